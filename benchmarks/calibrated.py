@@ -2,9 +2,10 @@
 
     python benchmarks/calibrated.py [--preset mnist-cnn] [--rounds 200] [--repeats 3]
 
-Eight users, four of them slowed. Each device is calibrated by a process of its own, all eight at
-the same time, because the users of the run share this machine's cores as well. The run is then
-predicted from these calibrations and T_max alone.
+Eight users, four of them twice as slow as the others. All are slowed, so that together they need
+less than one core, as eight devices would that share none. Each device is calibrated by a process
+of its own, all eight at the same time. The run is then predicted from these calibrations and T_max
+alone.
 """
 
 import argparse
@@ -83,7 +84,7 @@ def predicted(config: LiveConfig, fleet: Fleet, rounds: int) -> tuple[float, lis
     """T_max, the mean depth of each user, and the seconds of a round."""
     model, layers, inputs, _ = model_of(config, config.batch_size)
     timing = Timing(
-        fleet.devices,
+        fleet,
         Cost.of(model, layers, inputs),
         lambda users: np.full(len(users), config.batch_size),
         lambda users: np.ones(len(users), np.int64),
@@ -100,8 +101,8 @@ def predicted(config: LiveConfig, fleet: Fleet, rounds: int) -> tuple[float, lis
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--preset", default="mnist-cnn")
-    parser.add_argument("--batch-size", type=int, default=1024)
-    parser.add_argument("--slow", default="0.5x2")
+    parser.add_argument("--batch-size", type=int, default=512)
+    parser.add_argument("--slow", default="0.5x16,0.5x8")
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=3)
     given = parser.parse_args()

@@ -1,6 +1,6 @@
 """Which method wins where: compute time to link time, spread of speeds and label skew.
 
-    OMP_NUM_THREADS=1 python benchmarks/map.py [--out FOLDER] [--figure docs/figures/map.svg]
+    OMP_NUM_THREADS=1 python benchmarks/map.py [--out FOLDER]
 
 30 phones (the class of `phones`) train the paper's MLP on MNIST. In each cell their speeds are
 log-normal, and all have one link, such that the median phone computes `ratio` times as long as it
@@ -20,13 +20,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import altair as alt
 import numpy as np
 
 from salf.common.bars import Bar
 from salf.common.intervals import interval
 from salf.report import names
-from salf.report.pictures import pictures, spec, write
+from salf.report.tables import Table
 from salf.runs.config import Config
 from salf.runs.estimates import FleetLaw
 from salf.runs.federation import fleet_world, problem_of
@@ -161,8 +160,8 @@ def apart(accuracies: dict[str, list[float]], one: str, other: str) -> tuple[flo
     return found.mean, found.low <= 0 <= found.high
 
 
-def shown(record: dict[str, Any]) -> dict[str, Any]:
-    """What the figure says of a cell."""
+def shown(record: dict[str, Any]) -> dict[str, str]:
+    """What the table says of a cell."""
     found = record["accuracies"]
     ranked = sorted(found, key=lambda method: -sum(found[method]))
     first = [m for m in ranked if m == ranked[0] or apart(found, ranked[0], m)[1]]
@@ -172,48 +171,26 @@ def shown(record: dict[str, Any]) -> dict[str, Any]:
     return {
         "ratio": f"{record['ratio']:g}",
         "spread": f"{record['spread']:g}",
-        "labels": "labels: " + names.split(record["split"]),
-        "first": "all" if len(first) == len(found) else [*first],
-        "gain": round(gain, 2),
-        "colour": 0.0 if tie else round(gain, 2),
+        "labels": names.split(record["split"]),
+        "first": "all" if len(first) == len(found) else ", ".join(first),
         "told": f"{gain:+.1f}".replace("-", "−") + (" (tie)" if tie else ""),
     }
 
 
-def figure(records: Sequence[dict[str, Any]]) -> Any:
-    """A panel for each split: the best SALF less the best other, and who is first."""
-    data = alt.Data(values=[shown(record) for record in records])
-    x = alt.X("ratio:N", sort=[f"{r:g}" for r in RATIOS], title="compute time : link time")
-    x = x.axis(labelAngle=0)
-    y = alt.Y("spread:N", sort=[f"{s:g}" for s in reversed(SPREADS)], title="spread of speeds (σ)")
-    scale = alt.Scale(domain=[-10, 0, 10], range=["#0072B2", "#f7f7f7", "#D55E00"], clamp=True)
-    title = "points over the best of Drop and FedAvg"
-    base = alt.Chart(data).encode(x=x, y=y)
-    rect = base.mark_rect(stroke="white").encode(
-        color=alt.Color(
-            "colour:Q", scale=scale, title=title, legend=alt.Legend(orient="bottom", titleLimit=400)
-        )
-    )
-    number = base.mark_text(dy=-16, fontSize=14, fontWeight="bold").encode(text="told:N")
-    who = base.mark_text(dy=2, fontSize=10, lineBreak="\n").encode(text="first:N")
-    layers = alt.layer(rect, number, who).properties(width=390, height=270)
-    return spec(layers.facet(alt.Facet("labels:N", title=None), columns=2), {})
+def table(records: Sequence[dict[str, Any]]) -> str:
+    """A row for each cell: the best SALF less the best other, and who is first."""
+    columns = ("compute : link", "spread", "labels", "first", "SALF less others")
+    rows = [[*shown(record).values()] for record in records]
+    return Table(columns, rows).markdown()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("map"), help="folder of the results")
-    parser.add_argument("--figure", type=Path, default=Path("docs/figures/map.svg"))
     arguments = parser.parse_args()
     records = measure(Runs(arguments.out))
     (arguments.out / "map.json").write_text(json.dumps(records, indent=1), encoding="utf-8")
-    drawn = pictures(figure(records), arguments.figure.with_suffix(""))
-    write({path: content for path, content in drawn.items() if path.suffix == ".svg"})
-    for record in records:
-        means = {m: sum(each) / len(each) for m, each in record["accuracies"].items()}
-        row = "  ".join(f"{method} {mean:.3f}" for method, mean in means.items())
-        cell = shown(record)
-        print(f"{cell['ratio']:>4} {cell['spread']:>4} {record['split']:14} {row}  {cell['told']}")
+    print(table(records))
 
 
 if __name__ == "__main__":

@@ -12,11 +12,10 @@ from reproduction.page import Made
 from reproduction.reproduce import PAGE, reproduce
 from reproduction.sizes import SIZES
 from salf import cli
-from salf.cli.options import DataDir, Workers, option
+from salf.cli.options import DataDir, Nodes, Workers, option, workers_of
 from salf.cli.terminal import results, say, tell
 from salf.common.bars import Bar, console
 from salf.common.errors import SalfError, unknown
-from salf.report.pictures import check_extra
 
 SILENCE = 300.0  # seconds between progress lines where there is no bar
 
@@ -48,6 +47,7 @@ def command(
     ),
     data_dir: DataDir = None,
     workers: Workers = None,
+    cluster: Nodes = None,
 ) -> None:
     """Reproduce the paper's tables, figures, lemmas and theorem, with a verdict on every claim.
 
@@ -62,13 +62,12 @@ def command(
 
         python -m reproduction    (everything)
     """
-    check_extra()
     if size not in SIZES:
         raise unknown("size", size, SIZES)
     if data_dir and not Path(data_dir).is_dir():
         raise SalfError(f"the data folder {data_dir} does not exist.")
     began = monotonic()
-    with Bar("work", memory=300.0) as bar:
+    with workers_of(workers, cluster) as given, Bar("work", memory=300.0) as bar:
         told = began
 
         def on_progress(done: float, total: float) -> None:
@@ -85,7 +84,7 @@ def command(
             out,
             seeds=seeds,
             data_dir=str(Path(data_dir).absolute()) if data_dir else "",
-            workers=workers,
+            workers=given,
             on_progress=on_progress,
             on_item=lambda name, item: console.print(_line(name, item), soft_wrap=True),
             report=say,

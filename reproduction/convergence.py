@@ -14,7 +14,6 @@ from reproduction.texts import about, finding, heading, text
 from reproduction.verdicts import Check, Finding, noted
 from salf.common.intervals import over_seeds
 from salf.report import names
-from salf.report.figures import method_lines
 from salf.runs.config import Config
 
 # Accuracies of each method over the rounds, one course per seed; None if one diverged.
@@ -61,7 +60,7 @@ class Convergence(Trained):
             for (average, method), runs in courses.items()
             for point in curves.points(names.method(method), runs, HEADINGS[average])
         ]
-        lines = method_lines(METHODS)
+        lines = names.lines(METHODS)
         return Outcome(
             rows=curves.curve_rows(found, [run for runs in configs.values() for run in runs]),
             figure=curves.figure(points, lines, height=260, **heading("convergence", **told)),

@@ -7,10 +7,9 @@ from typing import Any
 
 from reproduction.item import Found, label
 from reproduction.statistics import drawn
+from salf.common.figures import Axis, Figure, Line, Lines, Point, thinned
 from salf.common.intervals import interval
 from salf.report import names
-from salf.report.figures import Axis, Figure, Line, Lines, Point, thinned
-from salf.report.figures import figure as lines_figure
 from salf.runs.config import Config
 
 
@@ -75,7 +74,7 @@ def figure(
     """Accuracies over the rounds."""
     x = Axis("Round", domain=(0, max((point.x for point in points), default=1)))
     y = Axis("Accuracy on held-out data")
-    return lines_figure(Lines(points, lines, x, y, height=height, wrap=wrap), **title)
+    return Figure([Lines(points, lines, x, y, height=height, wrap=wrap)], **title)
 
 
 def curve_rows(found: Found, configs: Iterable[Config]) -> list[dict[str, Any]]:

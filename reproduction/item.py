@@ -9,7 +9,7 @@ from typing import Any
 
 from reproduction.sizes import Size
 from reproduction.verdicts import Finding
-from salf.report.figures import Figure
+from salf.common.figures import Figure
 from salf.report.page import PageBlock
 from salf.runs.config import Config
 from salf.runs.run import Result

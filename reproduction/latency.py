@@ -20,9 +20,9 @@ from reproduction.sizes import METHODS, WITH_DEADLINE, Size
 from reproduction.statistics import drawn
 from reproduction.texts import about, heading, text
 from reproduction.verdicts import noted
+from salf.common.figures import Axis, Figure, Lines, Point
 from salf.common.intervals import interval, over_seeds
 from salf.report import names
-from salf.report.figures import Axis, Figure, Lines, Point, figure, method_lines
 from salf.report.page import PageBlock
 from salf.report.tables import Table
 from salf.runs.config import Config
@@ -106,13 +106,13 @@ def _figure(size: Size, panels: Mapping[tuple[str, str], Panel]) -> Figure:
     ]
     chart = Lines(
         points,
-        method_lines(METHODS),
+        names.lines(METHODS),
         x=Axis("Deadline T_max in µs", ticks=size.deadlines, domain=(0, max(size.deadlines))),
         y=Axis("Test accuracy"),
         interval="bar",
         wrap=len({average for _, average in panels}),
     )
-    return figure(chart, **heading("latency", **_told(size)))
+    return Figure([chart], **heading("latency", **_told(size)))
 
 
 def _rows(found: Found, configs: Mapping[LatencyKey, Sequence[Config]]) -> list[dict[str, Any]]:

@@ -11,9 +11,9 @@ from reproduction.lemmas import rounds_of
 from reproduction.sizes import Size
 from reproduction.texts import about, finding, heading, text
 from reproduction.verdicts import Check, Finding
+from salf.common.figures import Axis, Figure, Line, Lines, Point, ordered
 from salf.core.arrivals import Floats
 from salf.report import names
-from salf.report.figures import Axis, Figure, Line, Lines, Point, figure, ordered
 from salf.report.tables import Table
 from salf.runs.training import OnPart
 from salf.worlds.depth import Uniform
@@ -234,4 +234,4 @@ def _figure(measured: Sequence[Json], size: Size) -> Figure:
         reference="dashed",
         height=260,
     )
-    return figure(chart, **heading("lemma1", size=size))
+    return Figure([chart], **heading("lemma1", size=size))

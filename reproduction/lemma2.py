@@ -12,13 +12,13 @@ from reproduction.lemmas import on_images, rounds_of, weights_of
 from reproduction.sizes import Size
 from reproduction.texts import about, finding, heading, text
 from reproduction.verdicts import Check, Finding
+from salf.common.figures import Axis, Figure, Line, Lines, Point
 from salf.core.arrivals import Floats
 from salf.methods import Method
 from salf.methods.drop import Drop
 from salf.methods.salf import SALF
 from salf.models import build
 from salf.report import names
-from salf.report.figures import Axis, Figure, Line, Lines, Point, figure
 from salf.report.tables import Table, bold
 from salf.runs.training import OnPart
 from salf.worlds import depth
@@ -265,9 +265,11 @@ def _table(measured: Sequence[Json]) -> Table:
 
 
 def _figure(records: Sequence[Json], size: Size) -> Figure:
-    return figure(
-        _chart(records, 0, 1.1, "Mean step / FedAvg's step", height=200),
-        _chart(records, 0.95, 1.05, "The same, near 1", height=150),
+    return Figure(
+        [
+            _chart(records, 0, 1.1, "Mean step / FedAvg's step", height=200),
+            _chart(records, 0.95, 1.05, "The same, near 1", height=150),
+        ],
         **heading(
             "lemma2", size=size, ratio=names.percent(RATIO), confidence=names.percent(CONFIDENCE)
         ),

@@ -17,10 +17,10 @@ from reproduction.sizes import Size
 from reproduction.statistics import paired
 from reproduction.texts import about, finding, heading, text
 from reproduction.verdicts import Check, Finding
+from salf.common.figures import Axis, Figure, Line, Lines, Point, ordered
 from salf.core.arrivals import Floats
 from salf.methods.salf import SALF
 from salf.report import names
-from salf.report.figures import Axis, Figure, Line, Lines, Point, figure, ordered
 from salf.report.page import PageBlock
 from salf.report.tables import Table
 from salf.runs.training import OnPart
@@ -323,4 +323,4 @@ def _figure(points: Points, size: Size) -> Figure:
         height=330,
     )
     few, many = points.layers[0], points.layers[-1]
-    return figure(chart, **heading("lemma3", size=size, few=few, many=many, networks=NETWORKS))
+    return Figure([chart], **heading("lemma3", size=size, few=few, many=many, networks=NETWORKS))

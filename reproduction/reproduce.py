@@ -18,12 +18,13 @@ from reproduction.markdown import markdown
 from reproduction.page import FIGURES, Made, page, versions
 from reproduction.sizes import SIZES, ItemSettings, Size
 from salf.common.errors import SalfError, unknown
-from salf.common.files import csv_of, write_whole
+from salf.common.files import csv_of, write_all, write_whole
+from salf.common.pictures import pictures
 from salf.data import load
-from salf.report.pictures import pictures, write
 from salf.runs.config import Config
+from salf.runs.federation import data_files
 from salf.runs.folder import SUMMARY, RunFolder
-from salf.runs.pool import Finished, Job, OnProgress, run_all, run_job
+from salf.runs.pool import Finished, Job, OnProgress, WorkersLike, run_all, run_job
 from salf.runs.run import Result, complete
 from salf.runs.training import OnPart
 
@@ -55,7 +56,7 @@ def reproduce(
     *,
     seeds: int | None = None,
     data_dir: str = "",
-    workers: int | None = None,
+    workers: WorkersLike = None,
     on_progress: OnProgress | None = None,
     on_item: Callable[[str, Made], None] | None = None,
     report: Tell | None = None,
@@ -90,7 +91,7 @@ def reproduce(
 def _do_all(
     tasks: Mapping[str, Sequence[ItemTask]],
     workshop: "Workshop",
-    workers: int | None,
+    workers: WorkersLike,
     on_progress: OnProgress | None,
     on_ready: Callable[[Sequence[str], Finished], None],
 ) -> dict[str, str]:
@@ -199,7 +200,7 @@ class Workshop:
         # All are made before the first is written, so that an error leaves none behind.
         table = {self.path / f"{name}.csv": csv_of(made.outcome.rows)}
         (self.path / FIGURES).mkdir(parents=True, exist_ok=True)
-        write({**table, **pictures(made.outcome.figure, self.path / FIGURES / name)})
+        write_all({**table, **pictures(made.outcome.figure, self.path / FIGURES / name)})
         settings = self.remembered() | {name: made.settings}
         state = {name: asdict(settings[name]) for name in ITEMS if name in settings}
         write_whole(self.path / STATE, json.dumps(state, indent=2) + "\n")
@@ -216,7 +217,10 @@ class Workshop:
     def job(self, task: ItemTask) -> Job:
         """A task as a job whose result stays in the folder."""
         if isinstance(task, Measurement):
-            return Job(partial(_measure, task, self._file(task)), _work(task))
+            file, known = self._file(task).absolute(), task.arguments
+            named = {name: known[name] for name in ("data", "data_dir") if name in known}
+            reads = data_files(Config(**named)) if named else ()
+            return Job(partial(_measure, task, file), _work(task), file, reads)
         return run_job(task, self._folder(task), _work(task))
 
     def _result(self, task: ItemTask) -> Any:

@@ -10,9 +10,9 @@ from reproduction.sizes import AVERAGES, METHODS, RATIOS, Size
 from reproduction.statistics import drawn
 from reproduction.table1_claims import CLOSE, MODELS, Cells, TableKey, beside, findings, place
 from reproduction.texts import TEXTS, about, heading, text
+from salf.common.figures import Axis, Figure, Lines, Point
 from salf.common.intervals import interval, over_seeds
 from salf.report import names
-from salf.report.figures import Axis, Figure, Lines, Point, figure, method_lines
 from salf.report.page import PageBlock
 from salf.report.tables import Table, bold
 from salf.runs.config import Config
@@ -139,7 +139,7 @@ def _figure(cells: Cells, size: Size) -> Figure:
     ]
     chart = Lines(
         points,
-        method_lines(METHODS),
+        names.lines(METHODS),
         x=Axis("Stragglers", percent=True, ticks=RATIOS),
         y=Axis("Test accuracy"),
         interval="bar",
@@ -147,4 +147,4 @@ def _figure(cells: Cells, size: Size) -> Figure:
         height=230,
         wrap=len({average for _, _, average, _ in cells.values}),
     )
-    return figure(chart, **heading("table1", size=size, seeds=over_seeds(size.seeds)))
+    return Figure([chart], **heading("table1", size=size, seeds=over_seeds(size.seeds)))

@@ -16,12 +16,12 @@ from reproduction.sizes import Size
 from reproduction.statistics import paired, signed
 from reproduction.texts import about, finding, heading, text
 from reproduction.verdicts import Check, Finding
+from salf.common.figures import Axis, Figure, Lines, Point
 from salf.common.intervals import CONFIDENCE, interval
 from salf.core.arrivals import Floats, Ints
 from salf.core.server import theorem_gamma
 from salf.methods import method
 from salf.report import names
-from salf.report.figures import Axis, Figure, Lines, Point, figure, method_lines
 from salf.report.tables import Table
 from salf.runs.training import OnPart
 from salf.theory import Constants, Federation, convergence_bound
@@ -278,11 +278,10 @@ def _figure(records: Sequence[Json], size: Size) -> Figure:
     chart = Lines(
         [Point(*(r[k] for k in ("method", "t", "gap", "low", "high", "bound"))) for r in records],
         # Dashed are the bounds.
-        [replace(line, dashed=False) for line in method_lines(METHODS)],
+        [replace(line, dashed=False) for line in names.lines(METHODS)],
         x=Axis("Round, t", log=True, ticks=[10**power for power in range(7)]),
         y=Axis("F(w_t) − F(w_opt)", log=True),
         reference="dashed",
         height=380,
-        widest=780,
     )
-    return figure(chart, **heading("theorem", **_told(size)))
+    return Figure([chart], **heading("theorem", **_told(size)))

@@ -15,9 +15,9 @@ from reproduction.sizes import AVERAGES, PAPER, Size
 from reproduction.statistics import paired
 from reproduction.texts import about, finding, text
 from reproduction.verdicts import Check, Finding, Verdict, judge, noted, of_a_part
+from salf.common.figures import Line
 from salf.common.intervals import interval, over_seeds
 from salf.report import names
-from salf.report.figures import Line, method_lines
 from salf.runs.config import Config
 from salf.runs.presets import PRESETS as PAPER_CONFIGS
 
@@ -123,7 +123,7 @@ class Vgg(Trained):
 
     def _line(self, case: NetCase) -> Line:
         """A line by method, or by ratio of stragglers where there are several."""
-        (line,) = method_lines([case.method])
+        (line,) = names.lines([case.method])
         if len(self.stragglers) == 1:
             return line
         share = names.percent(case.stragglers) if case.stragglers else "no"

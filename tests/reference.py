@@ -54,7 +54,7 @@ class Scripted(DepthDistribution):
         straggler = depth > 1
         if self.stragglers is not None:
             straggler = np.isin(users, self.stragglers[t])
-        return Arrivals.at(depth, straggler, len(users) + busy, user=users)
+        return Arrivals(depth, straggler, len(users) + busy, user=users)
 
     def unreached(self, users):
         return np.zeros(self.layers) if self.p is None else np.array(self.p)

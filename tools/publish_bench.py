@@ -15,7 +15,7 @@ from salf.bench import results
 from salf.bench.results import BenchRow
 from salf.bench.suite import REFERENCE, Suite, load
 from salf.common.files import write_whole
-from salf.report.bench import accuracies, gaps, notes, ranks
+from salf.report.bench import Standings
 
 DOCS = Path(__file__).parents[1] / "docs" / "bench.md"
 
@@ -70,8 +70,9 @@ def write_docs(suite: Suite, rows: Sequence[BenchRow]) -> None:
 
 def markdown(suite: Suite, rows: Sequence[BenchRow]) -> str:
     """The tables and notes."""
-    tables = [ranks(suite, rows), *(accuracies(suite, rows, data) for data in suite.data)]
-    said = [*notes(suite, rows), *(f"- {gap}" for gap in gaps(suite, rows))]
+    standings = Standings(suite, rows)
+    tables = [standings.ranks(), *map(standings.accuracies, suite.data)]
+    said = [*standings.notes(), *(f"- {gap}" for gap in standings.gaps())]
     return "\n".join([*(table.markdown() for table in tables), *said]) + "\n"
 
 

@@ -12,24 +12,23 @@ from typing import Any
 import torch
 from torch import nn
 
+from salf.common import Report
 from salf.common.bars import Bar, console
 from salf.common.errors import SalfError, TrainingDiverged
 from salf.common.files import csv_of, write_whole
 from salf.common.notebook import frame
-from salf.common.progress import Report
 from salf.data import DataSet, are_of_users, load
 from salf.methods import Method, named
 from salf.methods import method as make_method
 from salf.models import build
 from salf.problem import Problem
 from salf.report.comparison import print_tables, write_report
-from salf.report.pictures import check_extra
 from salf.report.tables import printed
 from salf.runs.compare import Case, Comparison, cases, check_options, own_options
 from salf.runs.config import Config
 from salf.runs.federation import load_data
 from salf.runs.own import TrainData, run_own
-from salf.runs.pool import Interrupted, Job, run_all, run_here, run_job
+from salf.runs.pool import Interrupted, Job, WorkersLike, run_all, run_here, run_job
 from salf.runs.presets import simulated
 from salf.runs.run import How, Result
 from salf.runs.settings import refuse_with_fleet, typed
@@ -60,7 +59,7 @@ class Compared(Comparison):
         return f"<pre>{escape(str(self))}</pre>"
 
     def save(self, folder: Path | str, command: Sequence[str] = ()) -> list[Path]:
-        """Write results.csv, a picture (PNG and SVG) and the page report.html into a folder."""
+        """Write results.csv, a picture and the page report.html into a folder."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / "results.csv", csv_of(self.records()))
@@ -83,7 +82,7 @@ def compare(
     seeds: int | Sequence[int] = 3,
     target: float | None = None,
     out: Path | str | None = None,
-    workers: int | None = None,
+    workers: WorkersLike = None,
     on_round: OnRound | None = None,
     **settings: Any,
 ) -> Compared:
@@ -107,8 +106,6 @@ def compare(
     is saved there, and results.csv, a picture and the page report.html at the end; repeat an
     interrupted call to continue it.
     """
-    if out is not None:
-        check_extra()  # now, not after hours of training
     base = simulated(config) if isinstance(config, str) else config or Config()
     lists = {"method": methods, "split": splits, "average": averages}
     settings |= {name: each for name, each in lists.items() if each is not None}
@@ -188,7 +185,7 @@ class Sweep:
         told: dict[str, Mapping[str, Any]] = {}
         found: dict[Case, None] = {}
         for each in axes.pop("method", ["fedavg", "drop", base.method]):
-            average = each.average if isinstance(each, Method) else base.average
+            average = base.average if isinstance(each, str) else getattr(each, "average", "reached")
             for name, batches, of_method in _expanded(each, options):
                 entry = each.partition("+")[0] if isinstance(each, str) else each
                 if type(methods.setdefault(name, entry)) is not type(entry):
@@ -229,7 +226,7 @@ class Sweep:
     def run(
         self,
         out: Path | str | None = None,
-        workers: int | None = None,
+        workers: WorkersLike = None,
         on_round: OnRound | None = None,
         report: Report | None = None,
     ) -> Compared:
@@ -247,7 +244,8 @@ class Sweep:
         else:
             jobs = {n: self._own_job(each, kept[n], on_round) for n, each in asked.items()}
         interrupted, by_clock = False, "seconds" in self.settings or self.base.seconds
-        pooled = self.by_name and on_round is None
+        named = workers is None or isinstance(workers, int)  # processes here know names only
+        pooled = (self.by_name or not named) and on_round is None
         with Bar("simulated seconds" if by_clock else "rounds", counted=not by_clock) as bar:
             try:
                 done = run_all(jobs, workers, bar.update) if pooled else run_here(jobs, bar.update)
@@ -301,7 +299,7 @@ class Sweep:
         if isinstance(given, str):
             return make_method(given, average=case.average_used, **self.options[case.method])
         averaged = {"average": case.average_used} if case.averages else {}
-        return replace(given, **averaged)  # type: ignore[arg-type]
+        return replace(given, **averaged)
 
     def _own_job(
         self, settings: Mapping[str, Any], folder: Path | None, on_round: OnRound | None
@@ -320,7 +318,7 @@ class Sweep:
             own = _fresh(model, data, settings["seed"])
             return run_own(own, data, test, settings, folder, resume=folder is not None, how=how)
 
-        return Job(do, seconds or rounds)
+        return Job(do, seconds or rounds, folder and folder.absolute())
 
     @cached_property
     def _objects(self) -> tuple[Model, Any, Any]:

@@ -17,13 +17,9 @@ GROUP = "salf.models"  # of entry points, for packages that bring models
 
 Shape = tuple[int, ...]
 
-# Channels of the 3x3 convolutions; "M" halves the image.
-VGG_PLANS: Mapping[int, tuple[int | str, ...]] = {
-    11: (64, "M", 128, "M", 256, 256, "M", 512, 512, "M", 512, 512, "M"),
-    13: (64, 64, "M", 128, 128, "M", 256, 256, "M", 512, 512, "M", 512, 512, "M"),
-    16: (64, 64, "M", 128, 128, "M", *(256,) * 3, "M", *(512,) * 3, "M", *(512,) * 3, "M"),
-    19: (64, 64, "M", 128, 128, "M", *(256,) * 4, "M", *(512,) * 4, "M", *(512,) * 4, "M"),
-}
+# How many 3x3 convolutions have as many channels; after each group, the image is halved.
+VGG_CHANNELS = (64, 128, 256, 512, 512)
+VGG_GROUPS = {11: (1, 1, 2, 2, 2), 13: (2,) * 5, 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
 
 
 def mlp(shape: Shape, classes: int) -> nn.Sequential:
@@ -63,15 +59,14 @@ def vgg(shape: Shape, classes: int, depth: int = 11) -> nn.Sequential:
     """3x3 convolutions with batch norm, and one linear layer."""
     channels, height, width = _image(shape, f"vgg{depth}", smallest=32)
     modules: list[nn.Module] = []
-    for entry in VGG_PLANS[depth]:
-        if isinstance(entry, int):
+    for wide, convolutions in zip(VGG_CHANNELS, VGG_GROUPS[depth], strict=True):
+        for _ in range(convolutions):
             # No bias: the batch norm would take it out again.
-            conv = nn.Conv2d(channels, entry, 3, padding=1, bias=False)
-            modules += [conv, nn.BatchNorm2d(entry), nn.ReLU()]
-            channels = entry
-        else:
-            # Before the ReLU, which is the same function on a quarter of the values.
-            modules.insert(-1, nn.MaxPool2d(2))
+            conv = nn.Conv2d(channels, wide, 3, padding=1, bias=False)
+            modules += [conv, nn.BatchNorm2d(wide), nn.ReLU()]
+            channels = wide
+        # Before the ReLU, which is the same function on a quarter of the values.
+        modules.insert(-1, nn.MaxPool2d(2))
     return nn.Sequential(
         *modules, nn.Flatten(), nn.Linear(channels * (height // 32) * (width // 32), classes)
     )
@@ -89,7 +84,7 @@ def _image(shape: Shape, model: str, smallest: int) -> tuple[int, int, int]:
 PAPER_MODELS: Mapping[str, Callable[[Shape, int], nn.Sequential]] = {
     "mlp": mlp,
     "cnn": cnn,
-    **{f"vgg{depth}": partial(vgg, depth=depth) for depth in VGG_PLANS},
+    **{f"vgg{depth}": partial(vgg, depth=depth) for depth in VGG_GROUPS},
 }
 
 

@@ -19,7 +19,7 @@ from salf.runs.federation import problem_of
 from salf.runs.live_config import LiveConfig
 from salf.runs.own import TrainData, fingerprints, own_federation
 from salf.runs.plan import SEARCHED, Asked, Planned, Planner
-from salf.runs.pool import Finished, Job, WorkerPool, run_here, run_job
+from salf.runs.pool import Finished, Job, WorkersLike, pool_of, run_here, run_job
 from salf.runs.run import How, Result, run_given
 from salf.runs.settings import Settings, names_of
 from salf.runs.training import OnPart, counted
@@ -96,14 +96,14 @@ def plan(
     return found
 
 
-def plan_config(config: Config, asked: Asked, out: Path, workers: int | None = None) -> Plan:
+def plan_config(config: Config, asked: Asked, out: Path, workers: WorkersLike = None) -> Plan:
     """What to run, for the model, data and fleet of a config; see `plan`."""
     base = config.changed(threads=config.threads or 1)
 
     def job(chosen: Mapping[str, Any], folder: Path) -> Job:
         return run_job(base.changed(**chosen), folder)
 
-    with WorkerPool(workers) as pool:
+    with pool_of(workers) as pool:
         return _planned(partial(Planner, base, problem_of(base), asked, job), pool.do, out)
 
 

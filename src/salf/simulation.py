@@ -66,7 +66,7 @@ class Simulation:
         seed: int = 0,
     ) -> None:
         data, local, optimiser = problem.users_data, recipe.local, recipe.optimiser
-        more_steps = local.several or method.asks.more_steps
+        more_steps = local.several or "timely" in method.asks.variants
         engine = recipe.engine
         if isinstance(engine, str):
             of = problem.model, problem.layers, problem.loss, problem.example
@@ -99,9 +99,9 @@ class Simulation:
         # The weight of all users, asked or not, which only methods that keep something ask for.
         weighed = recipe.by_samples and keeps
         self.everybody = float(data.sizes(np.arange(len(data))).sum() if weighed else len(data))
-        # Whether equal arrivals have equal plans.
-        asks = self.asks or method.asks.narrows or "round" in method.asks.read
-        self._repeats = type(method).plan is Method.plan and not asks
+        # Whether equal arrivals have equal plans: a method of one's own may look at the round.
+        ours = type(method).__module__.startswith("salf.methods.")
+        self._repeats = ours and not (self.asks or method.asks.narrows)
         self._last: tuple[tuple[bytes, int], RoundPlan] | None = None
         self.voice = Voice(len(data))
         self.memory = self.world.start()
@@ -135,11 +135,10 @@ class Simulation:
         if end is not None and spent is not None and spent.clock > end * (1 + ROUNDING):
             return None
         if self.local.several:
-            planned = self.planned(arrived.user)
-            arrived = self.world.checked(self.world.in_steps(arrived, planned, draws), t)
-            unreached = self.world.unreached_in_steps(t, asked, self.planned(asked), self.memory)
-        else:
-            unreached = self.world.checked_unreached(t, asked, self.memory)
+            steps = self.planned(arrived.user)
+            arrived = self.world.checked(self.world.in_steps(arrived, steps, draws), t)
+        planned = self.planned(asked) if self.local.several else None
+        unreached = self.world.checked_unreached(t, asked, planned, self.memory)
         if self.stages.attackers is not None:
             arrived = self.stages.attackers.arrived(arrived)
         if self.by_samples:

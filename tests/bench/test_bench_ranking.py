@@ -3,8 +3,7 @@
 import pytest
 
 from salf.bench import results as ranking
-from salf.bench.results import BenchRow, CellResult
-from salf.bench.runs import BenchRun
+from salf.bench.results import BenchRow, BenchRun, CellResult
 from salf.bench.suite import Entrant, load
 
 SUITE = load("digits")

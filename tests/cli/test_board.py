@@ -38,7 +38,7 @@ def show(row, rounds, slow=""):
 
 
 def shown(screen, row):
-    show(row, 9, "0.25x1,0.25x8")
+    show(row, row.round, "0.25x1,0.25x8")
     return screen.file.getvalue()
 
 

@@ -27,7 +27,6 @@ def bound(monkeypatch, capsys):
         (["--g2", "nan"], "G^2 must be finite and not negative, not nan"),
         (["--sigma2", "1,inf"], "sigma^2 must be finite and not negative, not inf"),
         (["--rho-c", "nan"], "0 < rho_c <= rho_s, not nan"),
-        (["--rho-c", "1e-200", "--g2", "1e200"], "too large to be computed"),
     ],
 )
 def test_constants_that_make_no_sense_are_a_sentence(bound, arguments, told):

@@ -12,7 +12,7 @@ from salf.common.registry import duration
 from salf.data import loading
 from salf.data.named import RECIPES
 from salf.models import build
-from salf.worlds.fleet.named import parse
+from salf.worlds.fleet.devices import Fleet
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_about_half_of_the_users_finish_by_the_deadline_of_the_demo(part):
     model = build(demo.PRESETS[part.preset].model, (1, width, width), 10, 0)
     example = torch.zeros(2, 1, width, width)
     finish = [
-        parse(part.fleet, 30, seed)
+        Fleet(part.fleet, 30, seed)
         .preview(model, duration(part.deadline), example=example)
         .reach[0]
         .mean()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from salf.core.draws import Keyed, Purpose, Unkeyed, distinct, philox
+from salf.core.draws import Keyed, Purpose, distinct, philox
 
 ALPHA = 1e-4
 ALL_ONES = 0xFFFFFFFF
@@ -98,24 +98,6 @@ def test_every_set_of_places_is_equally_likely(size, n, seed):
     assert len(counts) == len(number)
     if len(number) > 1:
         assert stats.chisquare(counts).pvalue > ALPHA
-
-
-def test_places_never_repeat_and_stay_within_the_share():
-    rng = np.random.default_rng(0)
-    sizes = rng.integers(16, 40, 500)
-    picks = distinct(rng.random((500, 16)), sizes)
-    assert (np.diff(np.sort(picks, axis=1), axis=1) > 0).all()
-    assert (picks >= 0).all()
-    assert (picks < sizes[:, None]).all()
-
-
-def test_unkeyed_draws_come_from_the_generator():
-    users = np.arange(3)
-    one, two = (Unkeyed(np.random.default_rng(5)) for _ in range(2))
-    np.testing.assert_array_equal(
-        one.uniform(users, Purpose.DEPTH, 2), two.uniform(users, Purpose.BATCH, 2)
-    )
-    assert (one.uniform(users, Purpose.DEPTH, 2) != two.rng.random((1, 2))).any()
 
 
 def test_nothing_is_drawn_for_nobody():

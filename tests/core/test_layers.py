@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import salf
+from devices import Block, ResidualNetwork
 from salf.common.errors import SalfError
 from salf.core.layers import Layer, Layers, parse_layers
 from salf.models import build
@@ -12,18 +13,6 @@ from salf.models import build
 
 def named(layers):
     return [layer.name for layer in layers]
-
-
-class Block(nn.Module):
-    """A residual block: composite, not a Sequential."""
-
-    def __init__(self, size=4):
-        super().__init__()
-        self.body = nn.Sequential(nn.Linear(size, size), nn.BatchNorm1d(size), nn.ReLU())
-        self.out = nn.Linear(size, size)
-
-    def forward(self, value):
-        return value + self.out(self.body(value))
 
 
 class OutOfOrder(nn.Module):
@@ -107,8 +96,8 @@ SEQUENTIAL = {
         {"1": "1.* ~0", "2": "2.*"},
     ),
     "another composite child is one layer": (
-        lambda: seq((2, 4), Block(), (4, 1)),
-        {"0": "0.*", "1": "1.body.0.* 1.body.1.* 1.out.* ~1.body.1", "2": "2.*"},
+        lambda: seq((2, 4), Block(4), (4, 1)),
+        {"0": "0.*", "1": "1.convolution.weight 1.norm.* ~1.norm", "2": "2.*"},
     ),
     "a module in two places belongs to the first": (
         used_again,
@@ -143,11 +132,11 @@ def test_frozen_parameters_are_named_and_have_no_size():
     assert named(Layers.of(partly_frozen(), ["0", ["1", "2"], "3"])) == ["1 + 2", "3"]
 
 
-@pytest.mark.parametrize("given", [None, ["0", "1"]])
-def test_a_model_that_is_all_frozen_is_refused(given):
-    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1)).requires_grad_(False)
-    with pytest.raises(SalfError, match=r"all parameters.*are frozen.*requires_grad=True"):
-        Layers.of(model, given)
+@pytest.mark.parametrize("given", [None, ["0", "1"], []])
+def test_a_model_without_parameters_that_train_is_refused(given):
+    model = seq((4, 4), (4, 1)) if given != [] else seq(nn.ReLU())
+    with pytest.raises(SalfError, match=r"no parameters that train.*requires_grad=True"):
+        Layers.of(model.requires_grad_(False), given or None)
 
 
 @pytest.mark.parametrize(
@@ -161,12 +150,6 @@ def test_the_papers_models_have_the_papers_layers(name, count):
 
 
 # ---- any other module -----------------------------------------------------------------------
-
-
-def test_order_is_that_of_use_not_of_definition():
-    layers = Layers.of(OutOfOrder(), example=torch.randn(3, 3))
-    assert named(layers) == ["embed", "twice", "head"]
-    assert layers[1].buffers[0] == "norm.running_mean"  # of the norm, which joins what it follows
 
 
 def test_looking_leaves_a_model_as_it_was_even_when_the_forward_pass_fails():
@@ -212,22 +195,12 @@ class Attention(nn.Module):
         return self.head(self.norm(value + mixed).mean(1))
 
 
-def test_attention_owns_parameters_and_children_and_is_one_layer():
-    layers = Layers.of(Attention(), example=torch.randn(2, 5, 4))
-    assert named(layers) == ["attention", "head"]  # the norm after a block joins the next layer
-    assert layers[1].parameters[0] == "head.weight"
-    assert set(layers[0].parameters) == {
-        "attention.in_proj_weight",
-        "attention.in_proj_bias",
-        "attention.out_proj.weight",
-        "attention.out_proj.bias",
-    }
-
-
 class TiedLanguageModel(nn.Module):
+    """The last module is called last, but its weight is used first."""
+
     def __init__(self):
         super().__init__()
-        self.decoder = nn.Linear(4, 6, bias=False)
+        self.decoder = nn.Linear(4, 6)
         self.encoder = nn.Embedding(6, 4)
         self.middle = nn.Linear(4, 4)
         self.encoder.weight = self.decoder.weight
@@ -236,17 +209,10 @@ class TiedLanguageModel(nn.Module):
         return self.decoder(self.middle(self.encoder(value)))
 
 
-def test_tied_weights_belong_to_the_module_used_first_whatever_was_defined_first():
-    layers = Layers.of(TiedLanguageModel(), example=torch.tensor([[1, 2]]))
-    assert named(layers) == ["encoder", "middle"]
-    assert layers.index_of["decoder.weight"] == 0  # named_parameters' name for it
-
-
 class Unused(nn.Module):
     def __init__(self):
         super().__init__()
-        self.used = nn.Linear(2, 2)
-        self.spare = nn.Linear(2, 2)
+        self.used, self.spare = nn.Linear(2, 2), nn.Linear(2, 2)
 
     def forward(self, value):
         return self.used(value)
@@ -260,12 +226,6 @@ class OwnParameter(nn.Module):
 
     def forward(self, value):
         return self.layer(value) * self.scale
-
-
-def test_a_parameter_without_a_layer_is_named():
-    with pytest.raises(SalfError, match=r"'spare.weight' belongs to no layer.*or freeze it"):
-        Layers.of(Unused(), example=ROWS)
-    assert len(Layers.of(Unused(), ["used", "spare"], ROWS)) == 2
 
 
 class Bare(nn.Module):
@@ -292,14 +252,51 @@ class Functional(nn.Module):
         return nn.functional.linear(value + self.shift, self.last.weight, self.last.bias)
 
 
-def test_parameters_without_a_module_join_the_layer_they_are_used_after():
-    found = Layers.of(Functional(), example=ROWS)
-    assert [layer.parameters for layer in found] == [
-        ("gate", "shift", "first.weight", "first.bias"),
-        ("last.weight", "last.bias"),
-    ]
-    assert named(Layers.of(Bare(), example=ROWS)) == ["weight"]
-    assert named(Layers.of(OwnParameter(), example=ROWS)) == ["layer"]
+ROWS, WORDS = torch.randn(3, 2), torch.tensor([[1, 2]])
+ATTENTION = "in_proj_weight attention.in_proj_bias attention.out_proj.*"
+MODULES = {
+    "in the order of use, not of definition": (
+        OutOfOrder,
+        torch.randn(3, 3),
+        {"embed": "embed.*", "twice": "twice.* norm.* ~norm", "head": "head.*"},
+    ),
+    "a norm after a block joins the next layer": (
+        Attention,
+        torch.randn(2, 5, 4),
+        {"attention": f"attention.{ATTENTION}", "head": "norm.* head.*"},
+    ),
+    "tied weights belong to the module used first": (
+        TiedLanguageModel,
+        WORDS,
+        {"encoder": "decoder.weight", "middle": "middle.*", "decoder": "decoder.bias"},
+    ),
+    "bare parameters join the layer they are used after": (
+        Functional,
+        ROWS,
+        {"first": "gate shift first.*", "last": "last.*"},
+    ),
+    "there is nothing but a bare parameter": (Bare, ROWS, {"weight": "weight"}),
+    "a bare parameter at the end": (OwnParameter, ROWS, {"layer": "layer.* scale"}),
+    "what a wrapper wraps": (
+        lambda: Wrapped(Branches()),
+        ROWS,
+        {f"net.{name}": f"net.{name}.*" for name in ("stem", "left", "right.0", "right.1", "head")},
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "example", "wanted"), MODULES.values(), ids=MODULES)
+def test_the_default_layers_of_another_module(make, example, wanted):
+    found = Layers.of(make(), example=example)
+    assert {layer.name: {*layer.parameters, *layer.buffers} for layer in found} == {
+        name: set(owned(text)) for name, text in wanted.items()
+    }
+    assert named(found) == list(wanted)
+
+
+def test_a_parameter_without_a_layer_is_named():
+    with pytest.raises(SalfError, match=r"'spare.weight' belongs to no layer.*or freeze it"):
+        Layers.of(Unused(), example=ROWS)
 
 
 # ---- by hand --------------------------------------------------------------------------------
@@ -334,48 +331,17 @@ def test_layers_by_hand_must_hold_every_parameter_once(given, says):
 # ---- in which order -------------------------------------------------------------------------
 
 
-class Downsampling(nn.Module):
-    """A residual block of a ResNet."""
-
-    def __init__(self, channels, out):
-        super().__init__()
-        self.conv1, self.norm1 = nn.Conv2d(channels, out, 1), nn.BatchNorm2d(out)
-        self.conv2, self.norm2 = nn.Conv2d(out, out, 1), nn.BatchNorm2d(out)
-        same = channels == out
-        joined = [] if same else [nn.Conv2d(channels, out, 1), nn.BatchNorm2d(out)]
-        self.shortcut = nn.Sequential(*joined)
-
-    def forward(self, value):
-        inner = torch.relu(self.norm1(self.conv1(value)))
-        return torch.relu(self.shortcut(value) + self.norm2(self.conv2(inner)))
-
-
-class ResNet(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.head = nn.Linear(8, 3)
-        self.stem, self.norm = nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2)
-        self.one, self.two, self.three = (Downsampling(*c) for c in ((2, 2), (2, 4), (4, 8)))
-
-    def forward(self, value):
-        value = torch.relu(self.norm(self.stem(value)))
-        return self.head(self.three(self.two(self.one(value))).mean((2, 3)))
-
-
-IMAGES = torch.randn(2, 1, 3, 3)
-BLOCKS = [["stem", "norm"], "one", "two", "three", "head"]
+IMAGES = torch.randn(2, 2, 3, 3)
 
 
 def test_a_residual_net_has_a_layer_for_each_block_as_a_module_and_as_a_sequential():
-    net = ResNet()
-    parts = (net.stem, net.norm, nn.ReLU(), net.one, net.two, net.three)
+    net = ResidualNetwork()
     pooled = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), net.head)
-    sequential = Layers.of(nn.Sequential(*parts, *pooled))
+    sequential = Layers.of(nn.Sequential(net.stem, net.one, net.two, *pooled))
     found = Layers.of(net, example=IMAGES)
-    assert named(found) == ["stem", "one", "two", "three", "head"]
+    assert named(found) == ["stem", "one", "two", "head"]
     assert [layer.size for layer in found] == [layer.size for layer in sequential]
-    by_hand = Layers.of(net, BLOCKS, IMAGES)
-    assert [layer.parameters for layer in found] == [layer.parameters for layer in by_hand]
+    assert found == Layers.of(net, named(found), IMAGES)
 
 
 class Encoder(nn.Module):
@@ -469,17 +435,15 @@ class Branches(nn.Module):
 
 
 def mlp():
-    layers = (nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 2, bias=False))
-    return nn.Sequential(*layers, nn.ReLU(), nn.Linear(2, 2, bias=False))
+    return seq((2, 2), nn.ReLU(), (2, 2), nn.ReLU(), (2, 2))
 
 
-ROWS, WORDS = torch.randn(3, 2), torch.tensor([[1, 2]])
 WRONG = {
     "sequential": (mlp, ROWS, "4,2,0", "0,2,4"),
     "sequential, rotated": (mlp, ROWS, "2,4,0", "0,2,4"),
     "sequential, halves": (mlp, ROWS, "2+4,0", "0,2+4"),
     "normalisation": (
-        lambda: nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)),
+        lambda: seq((2, 4), nn.BatchNorm1d(4), (4, 1)),
         ROWS,
         "1,0,2",
         "0,1,2",
@@ -487,7 +451,7 @@ WRONG = {
     "module": (OutOfOrder, torch.randn(3, 3), "head,twice,norm,embed", "embed,twice,norm,head"),
     "functional": (OwnParameter, ROWS, "scale,layer", "layer,scale"),
     "attention": (Attention, torch.randn(2, 5, 4), "norm,attention,head", "attention,norm,head"),
-    "residual": (ResNet, IMAGES, "stem+norm,two,one,three,head", "stem+norm,one,two,three,head"),
+    "residual": (ResidualNetwork, IMAGES, "stem,two,one,head", "stem,one,two,head"),
     "within a block": (
         Branches,
         ROWS,
@@ -496,7 +460,12 @@ WRONG = {
     ),
     "below both branches": (Branches, ROWS, "left,right,stem,head", "stem,left,right,head"),
     "above both branches": (Branches, ROWS, "stem,head,left,right", "stem,left,right,head"),
-    "tied": (TiedLanguageModel, WORDS, "middle,encoder", "encoder,middle"),
+    "tied": (
+        TiedLanguageModel,
+        WORDS,
+        "middle,encoder,decoder.bias",
+        "encoder,middle,decoder.bias",
+    ),
 }
 
 
@@ -512,7 +481,6 @@ def test_a_wrong_order_is_refused_and_the_right_one_named(make, example, given, 
 
 
 RIGHT = {
-    "left below right": (Branches, ROWS, "stem,left,right.0,right.1,head"),
     "branches joined": (Branches, ROWS, "stem,left+right,head"),
     "weight below bias": (Branches, ROWS, "stem,left.weight,left.bias,right,head"),
     "unused first": (Unused, ROWS, "spare,used"),
@@ -531,11 +499,6 @@ def test_training_refuses_a_wrong_order():
     for given in ("4,2,0", ["4", "2", "0"]):
         with pytest.raises(SalfError, match="The order is: 0, 2, 4"):
             salf.train(mlp(), data, layers=given, users=2, batch_size=2, rounds=1)
-
-
-def test_layers_of_a_wrapper_are_those_inside_it():
-    found = Layers.of(Wrapped(Branches()), example=ROWS)
-    assert named(found) == ["net.stem", "net.left", "net.right.0", "net.right.1", "net.head"]
 
 
 # ---- what layers are for --------------------------------------------------------------------
@@ -557,8 +520,3 @@ def test_layers_print_as_a_table():
         "   2  twice + norm           28  twice.weight, twice.bias, norm.weight, norm.bias",
         "   3  head                   10  head.weight, head.bias",
     ]
-
-
-def test_a_model_without_parameters_is_refused():
-    with pytest.raises(SalfError, match="no parameters"):
-        Layers.of(nn.Sequential(nn.ReLU()))

@@ -15,19 +15,6 @@ class Scaler(nn.Module):
         return value / 0.5
 
 
-def half_mlp():
-    return nn.Sequential(
-        nn.Flatten(),
-        nn.Linear(784, 16),
-        Scaler(),
-        nn.ReLU(),
-        nn.Linear(16, 8),
-        Scaler(),
-        nn.ReLU(),
-        nn.Linear(8, 10),
-    )
-
-
 def half_cnn():
     return nn.Sequential(
         nn.Conv2d(1, 3, 5),
@@ -59,7 +46,6 @@ def half_vgg11():
 
 
 PAPER = {
-    "mlp": (lambda: mlp((1, 28, 28), 10), half_mlp, (4, 1, 28, 28), 2e-14),
     "cnn": (lambda: cnn((1, 28, 28), 10), half_cnn, (4, 1, 28, 28), 2e-14),
     "vgg11": (lambda: vgg((3, 32, 32), 10), half_vgg11, (4, 3, 32, 32), 1e-10),
 }

@@ -195,8 +195,7 @@ def test_weights_scale_the_shares_and_what_they_are_divided_by():
     weights, p = np.array([1.0, 3.0, 6.0]), np.array([0.5, 0.0])
 
     def weighed(depths, name, **options):
-        at = Arrivals.at(np.array(depths))
-        arrived = Arrivals(at.user, at.depth, at.straggler, at.age, weights, 3)
+        arrived = Arrivals(np.array(depths), weight=weights)
         return method(name, **options).weights(arrived, p)
 
     np.testing.assert_allclose(weighed([1, 2, 3], "salf"), [[2, 0, 0], [1 / 4, 3 / 4, 0]])

@@ -84,7 +84,7 @@ def test_a_user_stopped_in_step_k_at_depth_d_delivers_the_formula(make, shape, s
     model = make()
     layers = Layers.of(model)
     rows = Steps(*data(1, 9, shape), users=1, size=3)
-    arrived = Arrivals.at(np.array([depth]), steps=np.array([steps]), planned=np.array([3]))
+    arrived = Arrivals(np.array([depth]), steps=np.array([steps]), planned=np.array([3]))
     plan = method("salf").plan(1, arrived, np.zeros(3))
     wanted = delivered(model, layers, rows, 0, steps, depth)
     before = copy_of(model)
@@ -100,7 +100,7 @@ def test_a_user_stopped_in_step_k_at_depth_d_delivers_the_formula(make, shape, s
 def test_one_local_step_needs_no_rate_and_is_the_round_without_local_steps():
     model = small_mlp()
     rows = rows_of(*data(3, 2, (4,)), 2)
-    arrived = Arrivals.at(np.array([1, 2, 3]))
+    arrived = Arrivals(np.array([1, 2, 3]))
     plan = method("salf").plan(1, arrived, np.zeros(3))
     bare = RoundPlan((Group(plan.groups[0].users, plan.groups[0].weights, 1),))
     made = LoopEngine(model, Layers.of(model))
@@ -200,7 +200,7 @@ def test_a_straggler_stops_in_any_step_and_p_l_accounts_for_it():
     """Uniform depths, 2 users, 2 layers, 2 and 3 steps: p_1 = (2/3)^2 / 6, p_2 = (1/3)^2 / 6."""
     world, planned = AtDeadline(Uniform(2, 2)), np.array([2, 3])
     both = np.arange(2)
-    assert world.unreached_in_steps(1, both, planned, world.start()) == pytest.approx(
+    assert world.checked_unreached(1, both, planned, world.start()) == pytest.approx(
         [4 / 54, 1 / 54]
     )
     empty, seen, draws = np.zeros(2), set(), 4_000
@@ -215,9 +215,7 @@ def test_a_straggler_stops_in_any_step_and_p_l_accounts_for_it():
 
 
 def test_drop_keeps_users_with_all_their_steps_only():
-    arrived = Arrivals.at(
-        np.array([1, 1, 2]), steps=np.array([3, 2, 3]), planned=np.array([3, 3, 3])
-    )
+    arrived = Arrivals(np.array([1, 1, 2]), steps=np.array([3, 2, 3]), planned=np.array([3, 3, 3]))
     assert arrived.finished.tolist() == [True, False, False]
     assert method("drop", lucky="kept").share(arrived, 2)[0].tolist() == [1, 0, 0]
     assert method("drop").share(arrived, 2)[0].tolist() == [1, 0, 0]

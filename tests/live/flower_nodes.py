@@ -5,13 +5,15 @@ import time
 from itertools import count
 
 import torch
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.server.superlink.linkstate.utils import create_message_error_unavailable_ins_message
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 from torch import nn
+
+from salf.live.update import Update, encode
 
 TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1  # as in a ServerApp's process
 
@@ -46,23 +48,20 @@ def gradients(depth, seed=0):
     }
 
 
-def reply(message, depth=1, seed=0, changed=None):
-    """What an honest node sends; with `changed` metrics, a less honest one."""
-    metrics = {
-        "server-round": message.content["config"]["server-round"],
-        "steps": 1,
-        "planned": 1,
-        "depth": depth,
-        "loss": 1.0,
-        "seconds": 0.01,
-        **(changed or {}),
-    }
-    content = {"arrays": ArrayRecord(gradients(depth, seed)), "metrics": MetricRecord(metrics)}
-    return Message(RecordDict(content), reply_to=message)
+def reply(message, depth=1, seed=0):
+    """What an honest node sends."""
+    data = encode(Update(depth, gradients(depth, seed), loss=1.0, seconds=0.01))
+    return carrying(message, data)
 
 
-def sends(depth=1, seed=0, changed=None):
-    return lambda message: reply(message, depth, seed, changed)
+def carrying(message, data):
+    """A reply with these bytes in the place of an update."""
+    array = Array("uint8", (len(data),), "safetensors", data)
+    return Message(RecordDict({"arrays": ArrayRecord({"update": array})}), reply_to=message)
+
+
+def sends(depth=1, seed=0):
+    return lambda message: reply(message, depth, seed)
 
 
 class FakeGrid(Grid):

@@ -17,7 +17,7 @@ class Clock:
 
 
 class MadeUpLink:
-    """Users who answer a given time after they are asked, with what `update(user, round)` says."""
+    """Users who answer a given time after they are asked, with what `update()` says."""
 
     def __init__(self, clock, delays, update):
         self.clock = clock
@@ -55,4 +55,4 @@ class MadeUpLink:
         return [self.answer(user, self.asked.pop(user)[0]) for user in ready]
 
     def answer(self, user, round):
-        return Answer(user, round, encode(self.update(user, round)))
+        return Answer(user, round, encode(self.update()))

@@ -47,8 +47,8 @@ def test_the_constants_of_a_device_are_found_from_its_times(monkeypatch, tmp_pat
     text = (tmp_path / "f.csv").read_text().replace("phone,1,1,", "phone,3,0.5,")
     (tmp_path / "f.csv").write_text(text)
     fleet = salf.Fleet.csv(tmp_path / "f.csv")
-    assert fleet.devices.speed.tolist() == [1, 0.5, 0.5, 0.5]
-    assert fleet.devices.kind.tolist() == [0, 1, 1, 1]
+    assert fleet.speed.tolist() == [1, 0.5, 0.5, 0.5]
+    assert fleet.kind.tolist() == [0, 1, 1, 1]
 
 
 def test_a_model_of_other_layers_than_the_one_calibrated_is_refused():

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs salf[flower]")
 
-from processes import started
+from processes import started, wait_until
 from salf.common.errors import SalfError
 from salf.core import rows as records
 from salf.live.flower.local import LocalFederation
@@ -48,12 +48,12 @@ class Simulation(LocalFederation):
     def _start_supernodes(self):
         pass
 
-    def _background(self, name, command, *arguments):
-        super()._background(name, command, *arguments, "--simulation")
-
-    def _flwr(self, *arguments):
-        nodes = ["--federation-config", f"num-supernodes={self._nodes}"]
-        return super()._flwr(*arguments, *(nodes if arguments[0] == "run" else []))
+    def _popen(self, command, *arguments, **more):
+        added = {
+            "flower-superlink": ["--simulation"],
+            "flwr": ["--federation-config", f"num-supernodes={self._nodes}"],
+        }
+        return super()._popen(command, *arguments, *added[command], **more)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def federation():
 
 
 def test_an_app_that_fails_says_so(federation):
-    with pytest.raises(SalfError, match="the run ended as finished:failed"):
+    with pytest.raises(SalfError, match="the app failed: unknown model"):
         list(federation.run(APP, SMALL | {"model": "no-such-model"}))
     with pytest.raises(SalfError, match="the app could not be run"):
         list(federation.run(HERE))
@@ -134,7 +134,7 @@ def live(tmp_path):
         env={**os.environ, "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"},
         stderr=subprocess.PIPE,
     ) as process:
-        assert within(240, lambda: server_apps(tmp_path))
+        wait_until(lambda: server_apps(tmp_path))
         yield process
 
 
@@ -142,18 +142,7 @@ def server_apps(folder):
     return [each for each in processes_with(folder, "TMPDIR") if b"flwr-serverapp" in each]
 
 
-def within(seconds, condition):
-    until = time.monotonic() + seconds
-    while not condition() and time.monotonic() < until:
-        time.sleep(0.1)
-    return condition()
-
-
 def test_a_live_run_that_is_terminated_leaves_nothing(live, tmp_path):
-    def kept():
-        return tmp_path.glob("salf-live-*/rounds.jsonl")
-
-    assert within(240, lambda: "\n" in "".join(map(Path.read_text, kept())))
     live.terminate()
     time.sleep(0.3)
     live.terminate()  # closing goes on
@@ -167,5 +156,5 @@ def test_a_live_run_that_is_terminated_leaves_nothing(live, tmp_path):
 def test_of_a_live_run_that_is_killed_nobody_goes_on_writing(live, tmp_path):
     live.kill()
     live.wait(60)
-    assert within(60, lambda: not server_apps(tmp_path))
-    assert within(60, lambda: not processes_with(tmp_path, "TMPDIR"))
+    wait_until(lambda: not server_apps(tmp_path), 60)
+    wait_until(lambda: not processes_with(tmp_path, "TMPDIR"), 60)

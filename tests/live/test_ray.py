@@ -56,10 +56,7 @@ class Liar:
         self.user, self.change = user, change
 
     def train(self, task):
-        return self.change(self.user.train(task))
-
-    def packed(self, update: Update) -> Update:
-        return update
+        return self.change(self.user.train(task), task.round)
 
 
 def with_nan(update: Update) -> Update:
@@ -70,20 +67,16 @@ def of_a_wrong_shape(update: Update) -> Update:
     return changed(update, lambda tensor: tensor[:1])
 
 
-def of_an_old_round(update: Update) -> Update:
-    return Update(update.user, update.round - 1, update.depth, update.tensors)
-
-
-def in_turn(update: Update) -> Update:
+def in_turn(update: Update, round: int) -> Update:
     """Another lie every round; each user is a process, which takes seconds to start."""
-    return (with_nan, of_a_wrong_shape, of_an_old_round)[update.round % 3](update)
+    return (with_nan, of_a_wrong_shape)[round % 2](update)
 
 
 def changed(update: Update, change) -> Update:
     tensors = dict(update.tensors)
     name = max(tensors)  # of the last layer, which everybody reaches
     tensors[name] = change(tensors[name].clone())
-    return Update(update.user, update.round, update.depth, tensors)
+    return Update(update.depth, tensors)
 
 
 def make(name: str, folder: Path, slow: float = 1.0, lie=None):
@@ -95,8 +88,7 @@ def make(name: str, folder: Path, slow: float = 1.0, lie=None):
         if name == "killed" and round >= KILLED_IN and not (folder / "killed").exists():
             (folder / "killed").touch()  # so that it is killed once
             os.kill(os.getpid(), signal.SIGKILL)
-        if name == "hangs" and round >= HANGS_IN and not (folder / "hangs").exists():
-            (folder / "hangs").touch()
+        if name == "hangs" and round >= HANGS_IN:
             time.sleep(1000)
         torch.manual_seed(round)
         return F.cross_entropy(model(torch.randn(64, 64)), torch.randint(0, 4, (64,)))
@@ -145,18 +137,17 @@ def stepped(weights, updates, unreached):
 
 
 def test_a_federation_with_slow_killed_hanging_and_lying_users_trains_on_what_is_good(
-    tmp_path, caplog, monkeypatch
+    tmp_path, caplog
 ):
-    monkeypatch.setattr(ray, "HUNG_SECONDS", 10.0)
     model = network()
     server = LiveServer(Problem.of(model), LR)
-    accepted: dict[int, list[Update]] = {}
+    accepted: dict[int, dict[str, Update]] = {}
     take = server.take
 
     def take_and_note(user, data, asked):
         update = take(user, data, asked)
-        if update is not None and update.round == server.t + 1:
-            accepted.setdefault(update.round, []).append(update)
+        if update is not None and asked == server.t + 1:
+            accepted.setdefault(asked, {})[user] = update
         return update
 
     server.take = take_and_note
@@ -173,31 +164,28 @@ def test_a_federation_with_slow_killed_hanging_and_lying_users_trains_on_what_is
         rounds = Rounds(server, link, deadline=0.2, grace=Grace(0.5))
 
         give_up = time.monotonic() + 300  # a busy machine is no failure
-        while len(rows) <= KILLED_IN + 2 or any(
-            rows[-1].depths.get(user, 4) == 4 for user in ("killed", "hangs")
-        ):
-            assert time.monotonic() < give_up, "those who were killed or hung did not come back"
+        while len(rows) <= KILLED_IN + 2 or rows[-1].depths.get("killed", 4) == 4:
+            assert time.monotonic() < give_up, "the user that was killed did not come back"
             rows.append(rounds.next())
             time.sleep(0.05)
     assert not folder.exists()
 
     for row in rows:
         assert row.seconds <= row.limit + 2  # nobody is waited for, on however busy a machine
-        updates = accepted.get(row.round, [])
-        expected = stepped(expected, updates, row.unreached)
-        assert {update.user for update in updates} <= {"honest", "slow", "killed", "hangs"}
+        updates = accepted.get(row.round, {})
+        expected = stepped(expected, updates.values(), row.unreached)
+        assert updates.keys() <= {"honest", "slow", "killed", "hangs"}
         assert row.depths.get("liar", 4) == 4
     for name, weight in server.weights.items():
         torch.testing.assert_close(weight.detach(), expected[name])
     assert any(row.depths.get("honest") == 1 for row in rows)
     assert all(row.depths.get("slow", 4) > 1 for row in rows)
+    assert rows[-1].depths["hangs"] == 4  # nobody waits for it
     assert any("killed" not in row.depths for row in rows)  # not asked while it is started again
     for reason in (
         "rejected update from liar: '4.weight' is not finite",
         "rejected update from liar: '4.weight' has shape (1, 128), expected (4, 128)",
-        "rejected update from liar: it is for round",
         "its process ended",
-        "hangs has hung since round",
     ):
         assert reason in caplog.text
 
@@ -268,17 +256,11 @@ def kill_gcs(process):
     assert in_group(process.pid) == {}
 
 
-def kill(process):
-    process.kill()
-    process.wait(60)
-
-
-@pytest.mark.slow
-def test_a_server_that_is_terminated_killed_or_loses_ray_goes_on_after_the_last_closed_round(
+def test_a_server_that_is_terminated_or_loses_ray_goes_on_after_the_last_closed_round(
     tmp_path,
 ):
     folder = tmp_path / "run"
-    for end, more in ((terminate, []), (kill_gcs, ["--resume"]), (kill, ["--resume"])):
+    for end, more in ((terminate, []), (kill_gcs, ["--resume"])):
         before = closed_rounds(folder)
         with started(*live(folder, *more)[1:], stderr=subprocess.PIPE) as process:
             close_rounds(folder, before + 5, process)

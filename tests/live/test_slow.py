@@ -1,6 +1,7 @@
-"""Users made slow: by work, in every layer, and before the deadline."""
+"""Users made slow: by pauses, in every layer, and before the deadline."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch.nn import functional as F
 from salf.common.errors import SalfError
 from salf.core.deadline import Backpropagation
 from salf.core.layers import Layers
+from salf.live import slow
 from salf.live.slow import Slowdown, slowness
 
 
@@ -20,12 +22,33 @@ def network():
     )
 
 
-def passes(factor):
-    """A model's forward and whole backward pass, and the processor time it takes."""
+class Clock:
+    """Processor time, in which other programs have no part, and pauses."""
+
+    def __init__(self):
+        self.paused = 0.0
+
+    def now(self):
+        return time.thread_time() + self.paused
+
+    def sleep(self, seconds):
+        self.paused += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    shown = SimpleNamespace(sleep=clock.sleep, thread_time=time.thread_time, perf_counter=clock.now)
+    monkeypatch.setattr(slow, "time", shown)
+    return clock
+
+
+def passes(factor, clock):
+    """A model's forward and whole backward pass."""
     model = network()
     if factor > 1:
         Slowdown(model, factor)
-    backpropagation = Backpropagation(model, Layers.of(model), now=time.thread_time)
+    backpropagation = Backpropagation(model, Layers.of(model), now=clock.now)
     inputs, labels = torch.randn(256, 200), torch.randint(0, 5, (256,))
 
     def once():
@@ -42,9 +65,9 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def test_every_stage_takes_that_many_times_the_work_and_the_gradients_are_the_same():
-    plain, slow = passes(1), passes(10)
-    pairs = [(plain(), slow()) for _ in range(15)][5:]
+def test_every_stage_takes_that_many_times_as_long_and_the_gradients_are_the_same(clock):
+    plain, slowed = passes(1, clock), passes(10, clock)
+    pairs = [(plain(), slowed()) for _ in range(15)][5:]
     for ours, theirs in pairs:
         for name, gradient in ours.gradients.items():
             assert torch.equal(gradient, theirs.gradients[name])
@@ -59,10 +82,10 @@ def test_every_stage_takes_that_many_times_the_work_and_the_gradients_are_the_sa
         assert 3 < ratio < 30  # 10, on a machine where nothing else happens
 
 
-def test_a_slow_user_stops_at_the_deadline_like_any_other():
+def test_a_slow_user_stops_at_the_deadline_like_any_other(clock):
     model = network()
     Slowdown(model, 50)
-    backpropagation = Backpropagation(model, Layers.of(model), now=time.thread_time)
+    backpropagation = Backpropagation(model, Layers.of(model), now=clock.now)
     inputs, labels = torch.randn(256, 200), torch.randint(0, 5, (256,))
 
     def loss():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load, save
 from torch import nn
 
-from salf.core.layers import Layer, Layers, is_sent
+from salf.core.layers import Layer, Layers
 from salf.live.inspection import ENOUGH, FACTOR, Inspection, Part
 from salf.live.server import LiveServer, ServerSettings
 from salf.live.update import (
@@ -26,7 +26,6 @@ from salf.live.update import (
 )
 from salf.problem import Problem
 
-ROUND = 7
 INF, NAN = float("inf"), float("nan")
 
 
@@ -49,11 +48,11 @@ def good(depth=1, scale=1.0, seconds=0.0):
         for layer in LAYERS.reached(depth)
         for name in (*layer.parameters, *layer.buffers)
     }
-    return Update("a", ROUND, depth, tensors, loss=0.5, seconds=seconds)
+    return Update(depth, tensors, loss=0.5, seconds=seconds)
 
 
 def inspected(update, inspection=None):
-    (inspection or Inspection(LAYERS, WEIGHTS)).check(update, ROUND)
+    (inspection or Inspection(LAYERS, WEIGHTS)).check("a", update)
 
 
 def a_round(inspection, *updates):
@@ -61,7 +60,7 @@ def a_round(inspection, *updates):
     refused = []
     for number, update in enumerate(updates):
         try:
-            inspection.check(replace(update, user=f"user-{number}"), ROUND)
+            inspection.check(f"user-{number}", update)
         except Rejected as reason:
             refused.append(str(reason))
     inspection.learn()
@@ -73,8 +72,7 @@ def a_round(inspection, *updates):
 def test_an_update_survives_the_wire(depth):
     sent = good(depth, seconds=0.25)
     came = decode(encode(sent), SIZE)
-    assert (came.user, came.round, came.depth) == ("a", ROUND, depth)
-    assert (came.loss, came.seconds) == (0.5, 0.25)
+    assert (came.depth, came.loss, came.seconds) == (depth, 0.5, 0.25)
     assert came.tensors.keys() == sent.tensors.keys()
     for name, tensor in sent.tensors.items():
         assert came.tensors[name].dtype == tensor.dtype
@@ -113,8 +111,6 @@ def with_(**tensors):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"round": ROUND - 1}, "for round 6, but this is round 7"),
-        ({"round": ROUND + 1}, "for round 8"),
         ({"steps": 0}, "0 of 1 local steps, outside 1..1"),
         ({"steps": 2}, "2 of 1 local steps, outside 1..1"),
         ({"steps": 2, "planned": 2}, "2 of 2 local steps, outside 1..1"),
@@ -140,9 +136,9 @@ def test_what_is_wrong_is_said(changes, reason):
 
 def test_a_given_bound_holds_for_every_layer():
     tight = Inspection(LAYERS, WEIGHTS, max_norm=2.0)
-    tight.check(good(depth=2, scale=0.5), ROUND)
+    tight.check("a", good(depth=2, scale=0.5))
     with pytest.raises(Rejected, match=r"gradient of layer 2 .* is 2\.83, above the limit 2$"):
-        tight.check(good(depth=2), ROUND)
+        tight.check("a", good(depth=2))
 
 
 GRADIENTS, BUFFERS = True, False
@@ -150,11 +146,12 @@ GRADIENTS, BUFFERS = True, False
 
 def test_the_bound_is_learned():
     learning = Inspection(LAYERS, WEIGHTS)
-    assert learning.bound(Part(1, GRADIENTS)) is None
-    a_round(learning, *[good(depth=2)] * ENOUGH)
-    learning.check(good(depth=2, scale=0.9 * FACTOR), ROUND)
+    for users in (ENOUGH - 1, ENOUGH):
+        assert learning.bound(Part(1, GRADIENTS)) is None
+        a_round(learning, *[good(depth=2)] * users)
+    learning.check("a", good(depth=2, scale=0.9 * FACTOR))
     with pytest.raises(Rejected, match="norm"):
-        learning.check(good(depth=2, scale=1.2 * FACTOR), ROUND)
+        learning.check("a", good(depth=2, scale=1.2 * FACTOR))
     # Nobody knows about layer 1 yet: it may be as large as others.
     assert learning.bound(Part(0, GRADIENTS)) == learning.bound(Part(1, GRADIENTS))
     assert learning.bound(Part(0, BUFFERS)) is None
@@ -179,33 +176,19 @@ def test_one_user_cannot_raise_the_bound_of_a_layer_that_it_alone_sends_every_ti
     assert largest == pytest.approx(FACTOR * norm)
 
 
-def test_of_two_users_neither_raises_the_bound():
-    learning = Inspection(LAYERS, WEIGHTS)
-    for _ in range(30):
-        a_round(learning, good(depth=2, scale=40.0), good(depth=2))
-    learning.check(good(depth=2, scale=0.9 * FACTOR), ROUND)
-    with pytest.raises(Rejected, match="norm"):
-        learning.check(good(depth=2, scale=1.2 * FACTOR), ROUND)
-
-
 def test_gradients_that_were_zero_may_begin_to_be_others_but_not_any():
     learning = Inspection(LAYERS, WEIGHTS)
     names = LAYERS[1].parameters
 
     def with_last(scale):
-        update = good(depth=1)
-        return replace(
-            update,
-            tensors={
-                name: tensor * scale if name in names else tensor
-                for name, tensor in update.tensors.items()
-            },
-        )
+        tensors = good().tensors.items()
+        scaled = {name: tensor * scale if name in names else tensor for name, tensor in tensors}
+        return replace(good(), tensors=scaled)
 
     a_round(learning, *[with_last(0.0)] * ENOUGH)
-    learning.check(with_last(0.01), ROUND)
+    learning.check("a", with_last(0.01))
     with pytest.raises(Rejected, match=r"norm of the gradient of layer 2"):
-        learning.check(with_last(1e6), ROUND)
+        learning.check("a", with_last(1e6))
 
 
 def test_honest_users_whose_gradients_grow_are_let_in_again():
@@ -220,8 +203,8 @@ def test_late_in_training_the_few_large_gradients_are_not_refused():
     """Most mini-batches have nothing to teach any more, and those that have must get in."""
     rng = np.random.default_rng(0)
     learning = Inspection(LAYERS, WEIGHTS)
-    for t in range(3000):
-        usual = 0.999**t  # falls to a twentieth
+    for t in range(1000):
+        usual = 0.997**t  # falls to a twentieth
         heavy = rng.lognormal(0.0, 1.5)  # 2 in 100 are 20 times the median
         assert a_round(learning, good(depth=2, scale=min(usual * heavy, 3.0))) == 0
 
@@ -231,7 +214,7 @@ def test_what_was_learned_goes_on_in_another_server():
     a_round(learning, *[good(depth=2)] * ENOUGH)
     other.load_state(json.loads(json.dumps(learning.state()[0])), {})
     with pytest.raises(Rejected, match="norm"):
-        other.check(good(depth=2, scale=1.2 * FACTOR), ROUND)
+        other.check("a", good(depth=2, scale=1.2 * FACTOR))
 
 
 class TestBuffers:
@@ -246,15 +229,15 @@ class TestBuffers:
         tensors["1.running_mean"] = torch.full((3,), mean)
         tensors["1.running_var"] = torch.full((3,), var)
         tensors["1.num_batches_tracked"] = torch.tensor(count)
-        return Update("a", ROUND, 1, tensors)
+        return Update(1, tensors)
 
     @pytest.mark.parametrize("wrong", [{"mean": 1e9}, {"var": 1e30}, {"count": 2**62}])
     def test_have_a_bound_of_their_own(self, wrong):
         inspection = self.inspection()
         a_round(inspection, *[self.update()] * ENOUGH)
         with pytest.raises(Rejected, match=r"norm of the buffers of layer 1"):
-            inspection.check(self.update(**wrong), ROUND)
-        inspection.check(self.update(), ROUND)
+            inspection.check("a", self.update(**wrong))
+        inspection.check("a", self.update())
 
     def test_that_never_moved_must_not(self):
         """Positions, masks: one liar could set them to anything."""
@@ -265,31 +248,31 @@ class TestBuffers:
 
         def update(moved):
             tensors = {name: torch.ones_like(p) for name, p in model.named_parameters()}
-            return Update("a", ROUND, 1, {**tensors, "0.positions": torch.full((3,), moved)})
+            return Update(1, {**tensors, "0.positions": torch.full((3,), moved)})
 
         assert a_round(inspection, *[update(0.0)] * ENOUGH) == 0
         assert a_round(inspection, update(1e-3), update(1e30), update(0.0)) == 2
 
     def test_must_not_make_a_variance_negative(self):
         with pytest.raises(Rejected, match="makes a variance negative"):
-            self.inspection().check(self.update(var=-1.1), ROUND)
+            self.inspection().check("a", self.update(var=-1.1))
 
     def test_must_be_finite(self):
         with pytest.raises(Rejected, match=r"'1.running_mean' is not finite"):
-            self.inspection().check(self.update(mean=float("nan")), ROUND)
+            self.inspection().check("a", self.update(mean=float("nan")))
 
 
 def test_complex_parameters_are_looked_at_too():
     weights = {"w": nn.Parameter(torch.zeros(2, dtype=torch.complex64))}
     inspection = Inspection(Layers([Layer("w", ("w",))]), weights)
-    inspection.check(Update("a", ROUND, 1, {"w": torch.tensor([1j, 2.0])}), ROUND)
+    inspection.check("a", Update(1, {"w": torch.tensor([1j, 2.0])}))
     with pytest.raises(Rejected, match="not finite"):
-        inspection.check(Update("a", ROUND, 1, {"w": torch.tensor([1j * torch.nan, 2])}), ROUND)
+        inspection.check("a", Update(1, {"w": torch.tensor([1j * torch.nan, 2])}))
 
 
 def test_huge_but_finite_values_do_not_overflow_the_norm():
     with pytest.raises(Rejected, match="norm"):
-        Inspection(LAYERS, WEIGHTS, max_norm=1.0).check(good(depth=2, scale=3e38), ROUND)
+        Inspection(LAYERS, WEIGHTS, max_norm=1.0).check("a", good(depth=2, scale=3e38))
 
 
 def test_an_update_larger_than_the_model_is_not_even_read():
@@ -297,38 +280,20 @@ def test_an_update_larger_than_the_model_is_not_even_read():
         decode(b"\0" * (SIZE + 1), SIZE)
 
 
-def test_frozen_parameters_and_flags_are_not_part_of_an_update():
-    frozen = nn.Parameter(torch.zeros(1), requires_grad=False)
-    assert not is_sent(frozen, is_parameter=True)
-    assert not is_sent(torch.zeros(1, dtype=torch.bool), is_parameter=False)
-    assert is_sent(torch.zeros(1), is_parameter=False)
-
-
 def raw(about, tensors=None):
     return save(tensors or {}, {"update": json.dumps(about)})
 
 
 ABOUT = {
-    **{"format": "salf-1", "user": "a", "round": 1, "depth": 3, "loss": 0.0, "seconds": 0.0},
-    **{"steps": 1, "planned": 1},
+    **{"depth": 3, "steps": 1, "planned": 1, "rows": 0},
+    **{"loss": 0.0, "seconds": 0.0, "pace": 0.0},
 }
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"format": "salf-2"},
-        {"format": None},
-        {"user": ""},
-        {"user": 3},
-        {"user": "x" * 300},
-        {"user": "a\nb"},
-        {"round": -1},
-        {"round": 1.5},
-        {"round": True},
-        {"round": "1"},
-        {"round": 10**400},
-        {"depth": None},
+        *({"depth": value} for value in (None, -1, 1.5, True, "1", 10**400)),
         {"steps": None},
         {"planned": 2.5},
         {"loss": "0"},
@@ -349,29 +314,22 @@ def a_server():
 def attempt(data):
     """Feed bytes to a server; whether they were accepted. If not, nothing has moved."""
     server = a_server()
-    server.t = ROUND - 1
     server.open(["a"])
-    if server.take("a", data) is not None and not server.round.late:
+    if server.take("a", data) is not None:
         a_server.cache_clear()
         return True
     row = server.close()
     assert row.depths == {"a": 3}
-    assert row.rejected or row.late
+    assert row.rejected
     for name, tensor in server.weights.items():
         assert torch.equal(tensor, WEIGHTS[name])
     return False
 
 
-@settings(max_examples=400)
-@given(st.binary(max_size=400))
-def test_random_bytes_are_rejected(data):
-    assert not attempt(data)
-
-
 WHOLE = encode(good())
 
 
-@settings(max_examples=1000)
+@settings(max_examples=500)
 @given(st.integers(0, 10**6), st.integers(0, 255), st.sampled_from(["set", "cut", "insert"]))
 def test_a_damaged_update_is_rejected_or_a_whole_one(place, byte, how):
     at = place % len(WHOLE)
@@ -391,9 +349,10 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=400)
-@given(json_values, st.integers(-8, 8))
-def test_any_header_is_rejected_unless_it_is_an_update(header, off_by):
+@settings(max_examples=100)
+@given(json_values, st.integers(-8, 8), st.binary(max_size=400))
+def test_anything_is_rejected_unless_it_is_an_update(header, off_by, data):
+    assert not attempt(data)
     text = json.dumps(header).encode()
     length = max(0, len(text) + off_by)
     assert not attempt(struct.pack("<Q", length) + text)
@@ -406,7 +365,7 @@ def test_a_header_nested_without_end_is_rejected():
     assert not attempt(struct.pack("<Q", len(deep)) + deep)
 
 
-@settings(max_examples=400)
+@settings(max_examples=100)
 @given(
     st.dictionaries(
         st.sampled_from([*WEIGHTS, "stranger", ""]),
@@ -417,16 +376,13 @@ def test_a_header_nested_without_end_is_rejected():
         ),
     ),
     st.integers(-1, 5),
-    st.integers(0, 9),
 )
-def test_tensors_of_any_kind_are_accepted_only_as_a_whole_good_update(tensors, depth, round):
+def test_tensors_of_any_kind_are_accepted_only_as_a_whole_good_update(tensors, depth):
     made = {}
     for name, (shape, dtype, value) in tensors.items():
         finite = value == value and abs(value) < 1e29
         made[name] = torch.full(shape, value if dtype.is_floating_point or finite else 0).to(dtype)
-    about = {**ABOUT, "depth": depth, "round": round}
-    if attempt(raw(about, made)):
-        assert round == ROUND
+    if attempt(raw({**ABOUT, "depth": depth}, made)):
         due = {n for layer in LAYERS.reached(depth) for n in (*layer.parameters, *layer.buffers)}
         assert made.keys() == due
         assert all(torch.isfinite(t).all() and t.shape == WEIGHTS[n].shape for n, t in made.items())

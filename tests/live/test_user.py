@@ -51,9 +51,9 @@ def test_an_update_passes_the_servers_inspection_and_moves_buffers_like_their_la
         server_model[0].weight.mul_(2.0)  # so the server's model is not the user's own
     weights = load(encode_model(weights_of(server_model)))
     update = user(own).train(Task(7, None, weights))
-    assert (update.user, update.round, update.depth) == ("a", 7, 1)
+    assert update.depth == 1
     wire = decode(encode(update), size_of(weights_of(server_model)))
-    Inspection(Layers.of(server_model), weights_of(server_model)).check(wire, 7)
+    Inspection(Layers.of(server_model), weights_of(server_model)).check("a", wire)
 
     mirror = network()
     take_over(mirror, weights)
@@ -132,21 +132,12 @@ def test_a_user_without_time_for_a_layer_sends_none():
     assert (row.depths, row.rejected, row.silent) == ({"a": 3}, (), ())
 
 
-def test_users_that_compute_on_the_same_batch_send_what_one_backward_pass_gives_bit_for_bit():
-    weights = weights_of(network())
-    one, other = (user(network()).train(Task(1, None, weights)) for _ in range(2))
-    for name, tensor in one.tensors.items():
-        assert torch.equal(tensor, other.tensors[name])
-
-
 @pytest.mark.parametrize("change", ["more", "fewer", "shape"])
 def test_another_model_is_refused_in_a_sentence(change):
-    weights = {name: tensor.detach().clone() for name, tensor in weights_of(network()).items()}
-    if change == "more":
-        weights["5.weight"] = torch.zeros(1)
-    elif change == "fewer":
+    weights = weights_of(network())
+    if change == "fewer":
         del weights["4.bias"]
     else:
-        weights["4.bias"] = torch.zeros(4)
+        weights["4.bias" if change == "shape" else "5.weight"] = torch.zeros(4)
     with pytest.raises(SalfError, match="trains another model"):
         user(network()).train(Task(1, None, weights))

@@ -59,7 +59,7 @@ def recorded(depths, steps):
 
 def on_fleet(seconds, steps=1):
     """Users that take so many seconds for a local step, without links or jitter."""
-    devices = Fleet.of([1 / each for each in seconds]).devices
+    devices = Fleet.of([1 / each for each in seconds])
     timing = Timing(
         devices,
         COST,

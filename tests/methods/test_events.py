@@ -82,9 +82,9 @@ def test_fedasyncs_local_steps_have_a_proximal_term(engine):
 
 
 def test_users_weighed_by_their_samples_keep_alpha():
-    arrived = replace(Arrivals.at(np.array([1])), weight=np.array([30.0]))
+    arrived = replace(Arrivals(np.array([1])), weight=np.array([30.0]))
     assert method("fedasync").weights(arrived, np.zeros(1)).tolist() == [[0.9]]
-    both = replace(Arrivals.at(np.array([1, 1])), weight=np.array([1.0, 3.0]))
+    both = replace(Arrivals(np.array([1, 1])), weight=np.array([1.0, 3.0]))
     assert method("fedbuff").weights(both, np.zeros(1)).tolist() == [[0.25, 0.75]]
 
 

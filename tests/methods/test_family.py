@@ -29,7 +29,7 @@ CHANCE = np.array([[1.0, 0.25, 0.01], [1.0, 0.5, 0.02]])
 
 
 def weights(name, **options):
-    arrived = replace(Arrivals.at(DEPTHS), chances=CHANCE, intervals=1 / CHANCE, everybody=6.0)
+    arrived = replace(Arrivals(DEPTHS), chances=CHANCE, intervals=1 / CHANCE, everybody=6.0)
     return method(name, **options).weights(arrived, np.array([0.2, 0.1]))
 
 
@@ -52,7 +52,7 @@ def test_weights_by_hand(name, options, wanted):
 
 
 def test_for_whole_updates_the_chance_is_that_of_finishing():
-    arrived = replace(Arrivals.at(np.array([1])), chances=np.array([[0.25], [0.5]]))
+    arrived = replace(Arrivals(np.array([1])), chances=np.array([[0.25], [0.5]]))
     found = method("inverse", whole=True).share(arrived, 2)
     assert found.tolist() == [[4.0], [4.0]]
 
@@ -186,4 +186,4 @@ def test_salf_is_biased_towards_fast_users():
 
 def test_without_knowing_the_reach_inverse_probability_says_so():
     with pytest.raises(SalfError, match="how likely"):
-        method("inverse").share(Arrivals.at(np.array([1])), 2)
+        method("inverse").share(Arrivals(np.array([1])), 2)

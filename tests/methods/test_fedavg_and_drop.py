@@ -18,7 +18,7 @@ P = np.array([0.5, 0.25, 0.1])
 
 def depths(*values, stragglers=()):
     depth = np.array(values)
-    return Arrivals.at(depth, np.isin(np.arange(len(depth)), stragglers))
+    return Arrivals(depth, np.isin(np.arange(len(depth)), stragglers))
 
 
 def test_fedavg_waits_so_that_everybody_counts_alike_whatever_their_depth():

@@ -10,7 +10,7 @@ from salf.core.arrivals import Arrivals
 from salf.methods import method
 
 # Three local steps; one complete, and of the second the layers from 2 on; two complete.
-ARRIVED = Arrivals.at(np.array([1, 2, 1]), steps=np.array([3, 2, 2]), planned=np.array([3, 3, 3]))
+ARRIVED = Arrivals(np.array([1, 2, 1]), steps=np.array([3, 2, 2]), planned=np.array([3, 3, 3]))
 # tau is (3, 1, 2) in layer 1, so tau_eff = 2; (3, 2, 2) in layer 2, so tau_eff = 7/3.
 WEIGHTS = [[2 / 9, 2 / 3, 1 / 3], [7 / 27, 7 / 18, 7 / 18]]
 
@@ -22,18 +22,10 @@ def test_the_weights_are_tau_eff_over_tau_in_every_layer():
 
 def test_users_weighed_by_their_samples_are_in_both_means():
     """Users 0 and 1 alone, with 1 and 3 samples. Layer 1: tau_eff = 3/4 + 3/4."""
-    pair = Arrivals.at(np.array([1, 2]), steps=np.array([3, 2]), planned=np.array([3, 3]))
+    pair = Arrivals(np.array([1, 2]), steps=np.array([3, 2]), planned=np.array([3, 3]))
     found = method("fednova").weights(replace(pair, weight=np.array([1.0, 3.0])), np.zeros(2))
     np.testing.assert_allclose(found[0], [1 / 4 * 1.5 / 3, 3 / 4 * 1.5 / 1], rtol=1e-15)
     np.testing.assert_allclose(found[1], [1 / 4 * 2.25 / 3, 3 / 4 * 2.25 / 2], rtol=1e-15)
-
-
-def test_average_all_divides_by_all_users():
-    pair = {"steps": np.array([2, 1]), "planned": np.array([2, 2])}
-    arrived = Arrivals.at(np.array([1, 3]), asked=2, **pair)
-    assert method("fednova").weights(arrived, np.zeros(2)).tolist() == [[1, 0]] * 2
-    all_users = method("fednova", average="all").weights(arrived, np.zeros(2))
-    assert all_users.tolist() == [[0.5, 0]] * 2
 
 
 def test_a_round_of_two_users():

@@ -14,10 +14,10 @@ from salf.methods import method
         ("asyncfl", {"stale": "weights"}, "option stale of asyncfl 'weights'.*difference, model"),
         ("asyncfl", {"average": "none"}, "value of average 'none'"),
         ("ca2fl", {"fade": -2}, "fade of ca2fl must be at least 0"),
-        ("fedasync", {"alpha": 0}, "alpha of fedasync must be above 0 and at most 1, not 0"),
+        ("fedasync", {"alpha": 0}, "alpha of fedasync must be above 0, not 0"),
         ("fedasync", {"average": "all"}, "average must be 'reached'"),
         ("fedasync", {"staleness": "exponential"}, "constant, hinge, polynomial"),
-        ("fedstale", {"recall": 1.5}, "recall of fedstale must be at least 0 and at most 1"),
+        ("fedstale", {"recall": 1.5}, "recall of fedstale must be at most 1, not 1.5"),
         *(("heterofl", {"width": width}, "width of") for width in (0, 1.5, float("nan"))),
     ],
 )

@@ -115,7 +115,7 @@ def test_the_layerwise_average_gives_the_same_numbers():
 
 
 def test_a_layer_that_nobody_can_reach_has_no_weight_and_no_nan():
-    depths = Arrivals.at(np.array([3, 4]), np.array([True, True]))
+    depths = Arrivals(np.array([3, 4]), np.array([True, True]))
     c = SALF().weights(depths, np.array([1.0, 0.5, 0.0]))
     assert c.tolist() == [[0, 0], [0, 0], [1, 0]]
 
@@ -126,7 +126,7 @@ def test_a_layer_that_nobody_can_reach_has_no_weight_and_no_nan():
 def expected_weights(rule, users, layers, p):
     """E[c[l, u]] under AS4: the mean over all (L + 1)^U equally likely depth vectors."""
     every = list(product(range(1, layers + 2), repeat=users))
-    total = sum(rule.weights(Arrivals.at(np.array(d), np.array(d) > 1), p) for d in every)
+    total = sum(rule.weights(Arrivals(np.array(d), np.array(d) > 1), p) for d in every)
     return total / len(every)
 
 

@@ -13,6 +13,7 @@ from salf.data import Partitioned, Samples
 from salf.data.sampling import LocalWork
 from salf.engines import ENGINES
 from salf.live.server import LiveServer, ServerSettings
+from salf.live.update import encode
 from salf.live.user import User
 from salf.methods import method
 from salf.methods.base import make
@@ -175,7 +176,7 @@ def test_live_users_and_server_get_to_the_same_model(name):
         for number, *_ in arrived or everybody:
             update = users[f"{number}"].train(task.of(f"{number}"))
             if arrived:
-                server.take(f"{number}", update)
+                server.take(f"{number}", encode(update))
         server.close()
     for parameter, value in zip(net.parameters(), RULES[name][0](rounds, 1.0), strict=True):
         np.testing.assert_allclose(parameter.detach().numpy(), value, rtol=1e-12, atol=1e-14)

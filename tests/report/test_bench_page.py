@@ -2,10 +2,9 @@
 
 import pytest
 
-from salf.bench.results import BenchRow, CellResult
-from salf.bench.runs import BenchRun
+from salf.bench.results import BenchRow, BenchRun, CellResult
 from salf.bench.suite import Entrant, load
-from salf.report import bench
+from salf.report.bench import Standings, to_target
 from salf.report.tables import Bold
 
 SUITE = load("digits").only(["mixture", "phones", "sessions"])
@@ -46,7 +45,7 @@ def cells(table):
 
 
 def test_the_table_of_ranks_has_the_best_first_and_says_over_how_many():
-    found = cells(bench.ranks(SUITE, rows()))
+    found = cells(Standings(SUITE, rows()).ranks())
     assert list(found) == ["SALF, equal-time", "AsyncFL(buffer=2)", "FedAvg (waits)"]
     assert found["SALF, equal-time"] == ["1.0", "1", "1", "1"]
     assert found["AsyncFL(buffer=2)"] == ["2.0 (of 1)", "–", "2", "–"]
@@ -72,21 +71,22 @@ def test_a_method_of_one_s_own_is_marked_and_compared_with_salf_seed_by_seed():
         )
         for entrant, cells in runs.items()
     ]
-    (table,) = bench.beside_salf(SUITE, both, ["Mine"])
+    standings = Standings(SUITE, both, ["Mine"])
+    (table,) = standings.beside_salf()
     assert cells(table) == {
         "Mixture, digits (8x8 images)": ["0.600 ±0.000", "−0.100 ±0.000", "behind"],
         "Phones, digits (8x8 images)": ["0.850 ±0.000", "+0.000 ±0.635", "tie"],
         "Sessions, digits (8x8 images)": ["0.600 ±0.000", "+0.100 ±0.000", "ahead"],
     }
-    assert cells(bench.ranks(SUITE, both, ["Mine"]))["Mine"][-1] == "1, 1, 1"
-    html = bench.page(SUITE, both, [], ["Mine"]).html()
+    assert cells(standings.ranks())["Mine"][-1] == "1, 1, 1"
+    html = standings.page([]).html()
     assert '<tr class="own"><th scope="row">Mine</th>' in html
     assert "behind in 1, tie in 1 and ahead in 1 of 3 cells." in html
-    assert not bench.ranks(SUITE, both, ["Mine", "salf"]).own  # there is no other
+    assert not Standings(SUITE, both, ["Mine", "salf"]).ranks().own  # there is no other
 
 
 def test_accuracies_have_intervals_and_the_best_that_is_ranked_stands_out():
-    table = bench.accuracies(SUITE, rows(), "digits")
+    table = Standings(SUITE, rows()).accuracies("digits")
     found = cells(table)
     assert found["FedAvg (waits)"] == ["0.950 ±0.000", "0.700 ±0.000", "failed"]
     assert found["AsyncFL(buffer=2)"] == ["–", "0.800 ±0.000", "–"]
@@ -97,10 +97,10 @@ def test_accuracies_have_intervals_and_the_best_that_is_ranked_stands_out():
 
 
 def test_gaps_are_explained():
-    assert bench.gaps(SUITE, rows()) == [
-        "FedAvg (waits) failed in Sessions (digits (8x8 images)): 1 of 2 seeds: too slow",
+    assert Standings(SUITE, rows()).gaps() == [
         "AsyncFL(buffer=2) cannot run in Mixture (digits (8x8 images)): it needs a clock.",
         "AsyncFL(buffer=2) was not run in Sessions (digits (8x8 images)).",
+        "FedAvg (waits) failed in Sessions (digits (8x8 images)): 1 of 2 seeds: too slow",
     ]
 
 
@@ -115,11 +115,11 @@ def test_gaps_are_explained():
     ],
 )
 def test_times_to_the_target(times, wanted):
-    assert bench._to_target(of(0.5, to_target=times)) == wanted
+    assert to_target(of(0.5, to_target=times)) == wanted
 
 
 def test_the_page_has_it_all():
-    html = bench.page(SUITE, rows(), ["bench", "--suite", "digits"]).html()
+    html = Standings(SUITE, rows()).page(["bench", "--suite", "digits"]).html()
     for part in (
         "suite digits, version 1",
         "0.900 ±0.000",

@@ -45,7 +45,7 @@ def test_a_panel_is_headed_by_what_differs_between_panels():
         for ratio in (0.3, 0.9)
     ]
     drawn = charts.curves(comparison({each: [0.9] for each in cases}))
-    shown = list(drawn.charts[0].data()["points"])
+    shown = list(drawn.charts[0].panels())
     assert len(shown) == 8
     assert shown[0] == "i.i.d.\naveraged over the users that reached a layer\n30 % stragglers"
 

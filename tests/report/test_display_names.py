@@ -29,9 +29,10 @@ def test_names(said, told):
 
 
 def test_a_method_has_its_colour_whoever_else_is_there():
-    assert names.colours(["salf"]) == names.colours(["drop", "mine", "salf"])[2:]
-    many = names.colours(["salf", "fedavg", "drop", "heterofl", "asyncfl", "x", "y", "z"])
-    assert len(set(many)) == 8
+    assert names.lines(["salf"]) == names.lines(["drop", "inverse", "salf"])[2:]
+    many = names.lines(["salf", "fedavg", "drop", "heterofl", "asyncfl", "fedprox", "fednova"])
+    assert len({line.colour for line in many}) == 7
+    assert [line.name for line in many if line.dashed or line.bold] == ["SALF", "FedAvg"]
 
 
 def test_a_method_of_ones_own_goes_by_the_name_of_its_class(tmp_path, monkeypatch):

@@ -16,7 +16,6 @@ from salf.report.live import (
     lanes,
     page,
     progress,
-    shown_users,
     write_live_page,
 )
 from salf.report.page import Chart
@@ -95,7 +94,7 @@ def test_an_accuracy_that_was_never_measured_is_not_shown(run_of):
 def test_how_far_a_user_got_is_the_mean_share_of_the_layers(run_of):
     """300 rounds are 100 columns of three."""
     depths = [{"user-1": 4, "user-2": 1, "user-3": 1 + t % 3} for t in range(300)]
-    (cells,) = progress(run_of([row(t, d) for t, d in enumerate(depths, 1)])).charts
+    cells = progress(run_of([row(t, d) for t, d in enumerate(depths, 1)]))
     assert len(cells.columns) == 100
     assert cells.columns[0] == "1 to 3"
     first = {user: values[0] for user, values in zip(cells.rows, cells.values, strict=True)}
@@ -109,7 +108,7 @@ def test_how_far_a_user_got_is_the_mean_share_of_the_layers(run_of):
 def test_there_are_never_too_many_columns():
     for rounds in (1, 7, 119, 121, 1000):
         run = LiveRun(CONFIG_OF_ALL, [row(t) for t in range(1, rounds + 1)], None)
-        assert len(progress(run).charts[0].columns) <= 120
+        assert len(progress(run).columns) <= 120
 
 
 def test_lanes_show_when_updates_came_and_what_had_been_reached(run_of):
@@ -140,8 +139,8 @@ def test_users_are_in_order_of_slowness_and_then_of_their_numbers(run_of):
 def test_of_very_many_users_some_of_each_slowness_are_shown_and_the_page_says_so(run_of):
     users = {f"user-{n}": 1 for n in range(1, 1001)}
     run = run_of([row(1, users)], CONFIG_OF_ALL.changed(users=1000, slow="0.3x4"))
-    shown = shown_users(run)
-    assert len(shown) == len(progress(run).charts[0].rows) == 100
+    shown = run.shown_users
+    assert len(shown) == len(progress(run).rows) == 100
     assert sum("slower" in label for label in shown.values()) == 30
     (chart,) = (b for b in section(run, "How far each user got") if isinstance(b, Chart))
     assert chart.caption.startswith("100 of the 1,000 users are shown.")

@@ -4,7 +4,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from salf.report.figures import Axis, Line, Lines, Point, figure
+from salf.common.figures import Axis, Figure, Line, Lines, Point
 from salf.report.page import Chart, Code, Page, Section
 from salf.report.tables import Bold, Table
 
@@ -41,7 +41,7 @@ def charted(name):
     lines = Lines(
         [Point(name, 1.0, 0.5, panel=name)], [Line(name, "#000000")], Axis("x"), Axis("y")
     )
-    return Chart(figure(lines, title=name), f"caption {HOSTILE}", f"described {HOSTILE}")
+    return Chart(Figure([lines], name), f"caption {HOSTILE}", f"described {HOSTILE}")
 
 
 @pytest.fixture(scope="module")

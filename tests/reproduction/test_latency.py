@@ -4,12 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from made_up_runs import found
 
 from reproduction.deadlines import FLEET, passes, straggler_share
-from reproduction.latency import Latency
 from reproduction.latency_claims import PLACES, PUBLISHED, WITH_DEADLINE, Panel, findings
-from reproduction.sizes import QUICK
 from reproduction.verdicts import Verdict
 from salf.core.draws import Keyed
 from salf.runs.config import Config
@@ -173,22 +170,8 @@ def test_training_that_diverged_speaks_against_the_method_said_to_be_good():
     assert "Inconclusive: FedAvg: training diverged" in findings(without)[0].reason
 
 
-SIZE = replace(QUICK, deadlines=(1, 5, 9))
-
-
-def accuracies(config):
-    """The paper's, by the share of stragglers."""
-    if config.method == "fedavg":
-        return [VANILLA + 0.001 * config.seed]
-    deadline = round(7.5 * (1 - config.stragglers)) if config.stragglers else 9
-    return [LIKE_THE_PAPER[deadline][config.method] + 0.001 * config.seed]
-
-
-def outcome(size=SIZE, numbers=accuracies):
-    return Latency().outcome(size, found(Latency().tasks(size), numbers))
-
-
 def test_deadlines_that_nobody_misses_leave_claims_untested():
-    made = outcome(replace(SIZE, deadlines=(9,)))
-    assert made.findings[0].verdict is HOLDS
-    assert {finding.verdict for finding in made.findings[1:]} == {Verdict.NOT_TESTED}
+    at_9 = {key: found for key, found in panel().accuracies.items() if key[1] == 9}
+    first, *others = findings(dict.fromkeys(PLACES, replace(panel(), accuracies=at_9)))
+    assert first.verdict is HOLDS
+    assert {finding.verdict for finding in others} == {Verdict.NOT_TESTED}

@@ -6,11 +6,10 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
-from made_up_runs import TINY, silent
+from made_up_runs import silent
 from torch import nn
 
 from reproduction import theorem
-from reproduction.item import Found, label
 from reproduction.ridge import Ridge, from_images, trajectories
 from reproduction.verdicts import Verdict
 from salf.core.layers import Layers
@@ -256,15 +255,3 @@ def test_slopes_decide_on_the_rate(salf, fedavg, verdict):
 )
 def test_a_deadline_whose_cost_is_no_constant_factor_is_said(salf, fedavg):
     assert judged(salf, fedavg)[2] is Verdict.IN_PART
-
-
-def test_the_item_comes_out_whole_from_results_as_they_are_stored():
-    item = theorem.Theorem()
-    tasks = item.tasks(TINY)
-    assert all(json.loads(json.dumps(task.arguments)) == task.arguments for task in tasks)
-    found = Found({label(task): json.loads(json.dumps(task(silent))) for task in tasks})
-    outcome = item.outcome(TINY, found)
-    assert outcome.findings[0].verdict is Verdict.HOLDS
-    assert len({tuple(row) for row in outcome.rows}) == 1
-    assert [row["t"] for row in outcome.rows if row["method"] == "SALF"][-1] == 40
-    assert "size quick: ridge regression on synthetic" in str(outcome.figure)

@@ -180,7 +180,6 @@ def test_an_interrupted_comparison_keeps_what_is_done(tiny, tmp_path, capsys):
         if next(ended):
             raise KeyboardInterrupt
 
-    pytest.importorskip("altair")
     found = salf.compare(**wanted, out=tmp_path, on_round=stop)
     assert found.interrupted
     assert [case.method for case in found.results] == ["salf"]

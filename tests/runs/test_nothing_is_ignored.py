@@ -157,10 +157,10 @@ ONES = np.ones(3, np.int64)
     [
         (Odd(ONES), "Odd.arrivals must return salf.Arrivals, not a ndarray"),
         (
-            Odd(replace(salf.Arrivals.at(ONES), depth=[1, 1, 1])),
+            Odd(replace(salf.Arrivals(ONES), depth=[1, 1, 1])),
             "must return depth as an array of shape",
         ),
-        (Odd(salf.Arrivals.at(ONES), (0.0,)), "unreached must return 2 probabilities"),
+        (Odd(salf.Arrivals(ONES), (0.0,)), "unreached must return 2 probabilities"),
     ],
 )
 def test_a_world_that_gives_something_else_is_refused_in_a_sentence(world, said):
@@ -172,7 +172,7 @@ def test_a_model_that_was_not_kept_is_said():
     class Old(Odd):
         def arrivals(self, t, draws, users, memory):
             age = np.array([0, 0, t - 1])
-            return salf.Arrivals.at(ONES, age=age), memory
+            return salf.Arrivals(ONES, age=age), memory
 
     with pytest.raises(salf.SalfError, match="the model of round 1, which was not kept"):
         salf.train(net(), DATA, depth=Old(None), method=SALF(), **SMALL)

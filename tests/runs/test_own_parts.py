@@ -63,7 +63,7 @@ class TurnTaking(World):
     def arrivals(self, t, draws, users, memory):
         depth = np.full(self.users, self.layers)
         depth[t % self.users] = 1
-        return salf.Arrivals.at(depth), memory
+        return salf.Arrivals(depth), memory
 
     def unreached(self, t, users, memory):
         return np.zeros(self.layers)

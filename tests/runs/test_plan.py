@@ -63,7 +63,7 @@ def law(fleet, cohort=None, **settings):
 def test_p_l_of_slow_classes_is_adel_fls(deadline):
     """Per-layer exponential times: p_l = prod_u Q(L + 1 - l, lambda_u T)."""
     fleet = Fleet("slow-classes", 10, seed=2)
-    missed = special.gammaincc(np.array([3, 2, 1])[:, None], fleet.devices.speed * deadline)
+    missed = special.gammaincc(np.array([3, 2, 1])[:, None], fleet.speed * deadline)
     found = law(fleet).unreached(deadline)
     np.testing.assert_allclose(found, missed.prod(axis=1), rtol=1e-9, atol=1e-15)
 

@@ -186,7 +186,7 @@ def test_what_is_kept_is_in_a_checkpoint():
     kept, tensors = robust.state()
     other.load_state(json.loads(json.dumps(kept)), tensors)
     assert list(other.kept[1]) == [0, 1, 2]
-    assert other.kept[1][0].numbers[0] == 2
+    assert other.kept[1][0][0] == 2
     for users in ({3: 2.5}, {1: -50.0}, {4: 2.0, 5: 7.0}):
         found = sent_by(robust, users)
         assert found == sent_by(other, users)
@@ -309,6 +309,6 @@ def test_what_cannot_be_is_said(settings, reason):
 
 
 def test_arrivals_of_attackers_have_all_layers():
-    arrived = Arrivals.at(np.array([3, 4, 4]))
+    arrived = Arrivals(np.array([3, 4, 4]))
     found = Attackers(Attack.parse("flip"), 3).arrived(arrived)
     assert found.depth.tolist() == [3, 4, 1]

@@ -3,8 +3,7 @@
 import pytest
 
 from salf.bench import results
-from salf.bench.results import BenchRow, CellResult
-from salf.bench.runs import BenchRun
+from salf.bench.results import BenchRow, BenchRun, CellResult
 from salf.bench.suite import REFERENCE, Entrant, load
 from tools import publish_bench
 

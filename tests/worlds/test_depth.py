@@ -185,7 +185,7 @@ def test_fixed_depths_never_change_and_p_is_0_or_1():
 
 def test_reach_is_the_set_of_users_at_or_below_the_layer_and_nested():
     """[ltUsers] for depths 1, 3, 4 and 2 of L = 3."""
-    depths = Arrivals.at(np.array([1, 3, 4, 2]), np.array([False, True, True, True]))
+    depths = Arrivals(np.array([1, 3, 4, 2]), np.array([False, True, True, True]))
     assert depths.reach(3).astype(int).tolist() == [[1, 0, 0, 0], [1, 0, 0, 1], [1, 1, 0, 1]]
 
 
@@ -194,8 +194,8 @@ def test_reach_is_the_set_of_users_at_or_below_the_layer_and_nested():
     [
         (lambda: Mixture(3, 3, 1.5), "not 1.5"),
         (lambda: Mixture(3, 3, float("nan")), "not nan"),
-        (lambda: fixed([1, 5], 3), "depth 5 is outside 1..4"),
-        (lambda: fixed([0], 3), "depth 0 is outside 1..4"),
+        (lambda: fixed([1, 5], 3), "depth 5 is not one of 1..4"),
+        (lambda: fixed([0], 3), "depth 0 is not one of 1..4"),
         (lambda: given([0.5, 0.6], 2), "sum to 1"),
         (lambda: given([1.5, -0.5], 2), ">= 0"),
         (lambda: PerUser(np.array([0.5, 0.5])), "table"),

@@ -27,21 +27,21 @@ class Given(World):
         return np.zeros(self.layers)
 
 
-GOOD = Arrivals.at(np.array([1, 2, 3]))
+GOOD = Arrivals(np.array([1, 2, 3]))
 
 
 @pytest.mark.parametrize(
     ("made", "said"),
     [
         (replace(GOOD, depth=np.array([1, 2])), "must return depth as an array of shape"),
-        (Arrivals.at(GOOD.depth, user=np.arange(1, 4)), "user from 0 to 2 in round 5, not 1 to 3"),
+        (Arrivals(GOOD.depth, user=np.arange(1, 4)), "user from 0 to 2 in round 5, not 1 to 3"),
         (
-            Arrivals.at(GOOD.depth, user=np.arange(3) - 1),
+            Arrivals(GOOD.depth, user=np.arange(3) - 1),
             "user from 0 to 2 in round 5, not -1 to 1",
         ),
         (replace(GOOD, age=np.zeros(2, int)), "must return age as an array of shape"),
-        (Arrivals.at(np.array([0, 1, 2])), "depth from 1 to 3 in round 5, not 0 to 2"),
-        (Arrivals.at(np.array([1, 2, 4])), "depth from 1 to 3 in round 5, not 1 to 4"),
+        (Arrivals(np.array([0, 1, 2])), "depth from 1 to 3 in round 5, not 0 to 2"),
+        (Arrivals(np.array([1, 2, 4])), "depth from 1 to 3 in round 5, not 1 to 4"),
         (replace(GOOD, age=np.array([0, 0, 5])), "age from 0 to 4 in round 5, not 0 to 5"),
         (replace(GOOD, age=np.array([0, 0, -1])), "age from 0 to 4 in round 5"),
     ],
@@ -57,7 +57,7 @@ def test_arrivals_that_can_be_pass():
 
 
 def test_nobody_may_arrive():
-    nobody = Arrivals.at(np.empty(0, np.int64), asked=3)
+    nobody = Arrivals(np.empty(0, np.int64), asked=3)
     assert Given(nobody).checked(nobody, 1) is nobody
 
 

@@ -1,21 +1,34 @@
-"""Run methods through the suite: choose each one's learning rate, then measure every seed."""
+"""Run methods through the suite: choose each one's learning rate, then measure every seed.
 
+Each run is measured once, and what was measured is one small file.
+"""
+
+import hashlib
+import inspect
+import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import fmean
+from sys import modules
 
 from salf.bench import results
-from salf.bench.results import BenchRow, CellResult, cell_result
-from salf.bench.runs import BenchRun, Key, measure
+from salf.bench.results import BenchRow, BenchRun, CellResult, cell_result
 from salf.bench.suite import REFERENCE, BenchCell, Entrant, Suite
-from salf.common.errors import SalfError, in_one_line
-from salf.common.progress import Report
+from salf.common import Report
+from salf.common.errors import NoRoundInTime, SalfError, TrainingDiverged, in_one_line
+from salf.common.files import folder_name, write_whole
 from salf.data import load
-from salf.methods import method
+from salf.methods import find, method
 from salf.runs.config import Config
-from salf.runs.pool import OnProgress
+from salf.runs.federation import data_files
+from salf.runs.pool import Job, OnProgress, WorkersLike, run_all
+from salf.runs.run import run
+from salf.runs.training import OnPart, counted
 
+Key = tuple[str, float, int]  # of a run: its cell, learning rate and seed
 Measured = dict[Key, BenchRun]
 MeasureRuns = Callable[[str, Mapping[Key, tuple[Config, float]]], Measured]
 WatchRuns = Callable[[str], OnProgress]  # gets what is being run
@@ -27,7 +40,7 @@ def bench(
     out: Path,
     published: Mapping[str, BenchRow],
     *,
-    workers: int | None = None,
+    workers: WorkersLike = None,
     watch: WatchRuns | None = None,
     report: Report | None = None,
 ) -> list[BenchRow]:
@@ -48,11 +61,11 @@ def bench(
     todo += [(entrant, list(suite.cells)) for entrant in entrants]
     rows = []
 
-    def run(what: str, configs: Mapping[Key, tuple[Config, float]]) -> Measured:
+    def measured(what: str, configs: Mapping[Key, tuple[Config, float]]) -> Measured:
         return measure(out / "runs", workers, configs, watch and watch(what))
 
     for entrant, cells in todo:
-        found = _results(suite, entrant, cells, targets, run)
+        found = _results(suite, entrant, cells, targets, measured)
         row = BenchRow(entrant, suite.version, found, results.made_with())
         rows.append(results.read(results.write(out / "rows", row)))
         if entrant is REFERENCE:
@@ -116,3 +129,63 @@ def _late_accuracy(runs: Sequence[BenchRun]) -> float | None:
 def _best(tuning: Mapping[float, float | None]) -> float:
     """The learning rate with the best accuracy; the first if all failed."""
     return max(tuning, key=lambda lr: -1.0 if (found := tuning[lr]) is None else found)
+
+
+def measure(
+    folder: Path,
+    workers: WorkersLike,
+    configs: Mapping[Key, tuple[Config, float]],
+    on_progress: OnProgress | None = None,
+) -> dict[Key, BenchRun]:
+    """Measure each of these (config, work), several at a time; equal configs are one run.
+
+    Results that are in the folder are read from there.
+    """
+    files = {
+        name: folder.absolute() / f"{key(config)}.json" for name, (config, _) in configs.items()
+    }
+    found = {str(file): _read(file) for file in files.values()}
+    jobs = {
+        str(file): Job(partial(_measure, config, file), work, file, data_files(config))
+        for (config, work), file in zip(configs.values(), files.values(), strict=True)
+        if found[str(file)] is None
+    }
+    found |= run_all(jobs, workers, on_progress).results
+    return {name: run for name, file in files.items() if (run := found[str(file)]) is not None}
+
+
+def key(config: Config) -> str:
+    """A name for a run, with a digest of its settings and of the file that the method is in."""
+    settings = json.dumps({**config.table(), "method_source": _source(config.method)}, default=str)
+    digest = hashlib.sha256(settings.encode()).hexdigest()[:12]
+    return f"{config.data}-{folder_name(config.method)}-{config.seed}-{digest}"
+
+
+def _source(method: str) -> str:
+    try:
+        return inspect.getsource(modules[find(method).__module__])
+    except (OSError, TypeError):
+        return ""
+
+
+def _measure(config: Config, path: Path, progress: OnPart) -> BenchRun:
+    on_round = counted(config.rounds, config.seconds, progress)
+    try:
+        measured = BenchRun.of(config, run(config, on_round=on_round).history)
+    except TrainingDiverged as error:
+        measured = BenchRun(config.seed, failed=in_one_line(error))
+    except NoRoundInTime:
+        measured = BenchRun(config.seed, failed="no round ended within the budget")
+    except SalfError as error:
+        measured = BenchRun(config.seed, refused=in_one_line(error))
+    write_whole(path, json.dumps(asdict(measured)) + "\n")
+    return measured
+
+
+def _read(path: Path) -> BenchRun | None:
+    try:
+        return BenchRun(**json.loads(path.read_text("utf-8")))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError) as error:
+        raise SalfError(f"{path} is not a run of the benchmark ({error}): delete it.") from None

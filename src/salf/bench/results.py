@@ -14,16 +14,63 @@ from typing import Any
 import numpy as np
 import torch
 
-from salf.bench.runs import BenchRun
 from salf.bench.suite import POINTS, REFERENCE, BenchCell, Entrant, Suite
+from salf.common import Report
 from salf.common.errors import SalfError
 from salf.common.files import json_text, write_whole
 from salf.common.intervals import Interval, interval
-from salf.common.progress import Report
 from salf.methods import asks
-from salf.runs.compare import SHARE, seconds_to
+from salf.runs.compare import SHARE, Clocked, seconds_to
+from salf.runs.config import Config
+from salf.runs.training import SLOWEST, History
 
 DIGITS = 3  # of an accuracy in a table: what looks the same is the same
+
+
+@dataclass(frozen=True)
+class BenchRun:
+    """Measurements of one run. Times are simulated seconds, or rounds where there is no clock."""
+
+    seed: int = 0
+    accuracy: float | None = None  # on the test data
+    held_out: float | None = None  # at the end, on held-out data
+    slowest: float | None = None  # on the data of the slowest tenth of the users
+    target: float | None = None  # accuracy on held-out data; known once the reference was run
+    to_target: float | None = None  # time; None if it was not reached
+    rounds: int = 0
+    lost_work: float | None = None  # fractions of all that was done and sent
+    lost_bytes: float | None = None
+    failed: str = ""  # it diverged, or no round ended in time: the worst result there is
+    curve: Sequence[tuple[float, float]] = ()  # (time, accuracy on held-out data)
+    refused: str = ""  # the method cannot run here: no result
+
+    @property
+    def late_accuracy(self) -> float | None:
+        """The mean on held-out data over the last quarter of the evaluations.
+
+        With a learning rate that is too high, the last evaluation alone is a matter of luck.
+        """
+        late = [accuracy for _, accuracy in self.curve][-max(1, len(self.curve) // 4) :]
+        return fmean(late) if late else None
+
+    @classmethod
+    def of(cls, config: Config, history: History) -> "BenchRun":
+        clocked = Clocked.of(history, None) if history.rows[-1].clock is not None else None
+        curve = history.timed_curve if clocked else history.curve
+        return cls(
+            config.seed,
+            accuracy=_rounded(history.test_accuracy),
+            held_out=_rounded(curve[-1][1]) if curve else None,
+            slowest=_rounded(history.test.get(SLOWEST)),
+            rounds=len(history.rows),
+            lost_work=_rounded(clocked.lost_work) if clocked else None,
+            lost_bytes=_rounded(clocked.lost_bytes) if clocked else None,
+            curve=[(float(f"{at:.6g}"), round(accuracy, 5)) for at, accuracy in curve],
+        )
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 5)
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,14 @@ from typing import Annotated, Any
 from salf.bench.suite import OWN, Entrant, Suite, load
 from salf.cli.options import (
     GivenSettings,
+    Nodes,
     Options,
     Workers,
     option,
     parse_list,
     parse_options,
     settings_of,
+    workers_of,
 )
 from salf.cli.terminal import results, say, tell
 from salf.common.bars import Bar
@@ -51,6 +53,7 @@ def bench(
     ] = None,
     options: Options = None,
     workers: Workers = None,
+    cluster: Nodes = None,
     out: Annotated[
         Path,
         option(
@@ -79,20 +82,20 @@ def bench(
     """
     from salf.bench import results as kept
     from salf.bench.bench import bench as run
-    from salf.report.bench import print_tables, write_files
+    from salf.report.bench import Standings
 
     chosen = load(suite).only(parse_list(scenario))
-    entrants = _entrants(chosen, methods, parse_options(options) or {}, settings)
+    entrants = _entrants(chosen, methods, parse_options(options), settings)
     published = {} if suite.endswith(".toml") else kept.published(chosen, say)
     rows = [*published.values()]
     if entrants:
-        with Bar("benchmark") as bar:
+        with workers_of(workers, cluster) as given, Bar("benchmark") as bar:
             rows += run(
                 chosen,
                 entrants,
                 out,
                 published,
-                workers=workers,
+                workers=given,
                 watch=lambda what: partial(bar.update, description=what),
                 report=say,
             )
@@ -101,9 +104,9 @@ def bench(
             f"no results of the suite {suite} are published yet: choose methods with --method, "
             "or run all with --method all."
         )
-    own = [each.name for each in entrants]
-    print_tables(chosen, rows, results, own)
-    for path in write_files(chosen, rows, out, sys.argv[1:], own):
+    standings = Standings(chosen, rows, [each.name for each in entrants])
+    standings.print(results)
+    for path in standings.write(out, sys.argv[1:]):
         tell(f"wrote {path}")
 
 
@@ -111,19 +114,18 @@ def _entrants(
     chosen: Suite, methods: str | None, options: Mapping[str, Any], settings: GivenSettings
 ) -> list[Entrant]:
     """The methods that were named, with the options and settings that were given."""
-    own = options or settings
-    if own and not methods:
+    own = bool(options or settings)
+    if own and methods in (None, "all"):
         raise SalfError("options and settings belong to a method: choose one with --method.")
-    if own and methods == "all":
-        raise SalfError(
-            "--method all runs methods with the settings of the table: leave out other settings."
-        )
     if methods == "all":
         return list(chosen.entrants)
     found = [chosen.entrant(name) for name in dict.fromkeys(parse_list(methods))]
     return [
-        Entrant(each.method, {**each.options, **options}, {**each.settings, **settings})
-        if own
-        else each
+        Entrant(
+            each.method,
+            {**each.options, **options},
+            {**each.settings, **settings},
+            "" if own else each.given_name,
+        )
         for each in found
     ]

@@ -6,13 +6,13 @@ On MNIST, or on digits where MNIST is out of reach.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from rich.text import Text
 
 from salf.cli.options import DataDir, option
 from salf.cli.runs import end
-from salf.cli.terminal import can_draw, console, results, say, tell
+from salf.cli.terminal import console, results, say, tell
 from salf.common.errors import DataUnavailable
 from salf.runs.presets import PRESETS
 from salf.runs.settings import key
@@ -32,11 +32,6 @@ class DemoPart:
     deadline: str
     seconds: float  # in which FedAvg has 140 rounds or more
 
-    @property
-    def asked(self) -> dict[str, Any]:
-        own = {"fleet": self.fleet, "deadline": self.deadline, "seconds": self.seconds}
-        return {"method": ["fedavg", "salf", "drop"], "split": "dirichlet:0.1", **own}
-
 
 LINK, COMPUTING = "Where the link decides", "Where computing decides"
 BOARDS = "microcontrollers:links=wifi"
@@ -50,7 +45,7 @@ PARTS: Mapping[str, tuple[DemoPart, ...]] = {
         DemoPart(COMPUTING, "computing", "digits-mlp", BOARDS, "10ms", 4),
     ),
 }
-SEEDS = 3
+METHODS, SPLIT, SEEDS = ["fedavg", "salf", "drop"], "dirichlet:0.1", 3
 
 
 def demo(
@@ -66,34 +61,29 @@ def demo(
     """
     from salf.comparing import Sweep
     from salf.report.comparison import print_tables, write_together
-    from salf.report.pictures import check_extra
 
     parts = PARTS["mnist" if _has_mnist(data_dir) else "digits"]
-    drawn = can_draw(check_extra)
     folder = {"data_dir": data_dir} if data_dir else {}  # with which it never takes other data
     done = []
     for part in parts:
         tell(f"{part.heading}: {part.preset} on {part.fleet}")
-        base = PRESETS[part.preset].changed(**folder)
+        asked = {"fleet": part.fleet, "deadline": part.deadline, "seconds": part.seconds}
+        asked |= {"split": SPLIT, **folder}
+        base = PRESETS[part.preset]
         # By data set, as MNIST may be within reach next time.
-        found = Sweep.of(base, part.asked, SEEDS).run(out / base.data / part.folder)
+        place = out / base.data / part.folder
+        found = Sweep.of(base, {"method": METHODS, **asked}, SEEDS).run(place)
         if found.interrupted:
             end(found)
         print_tables(found, results)
         tell("")
-        asked = {**part.asked, "seeds": SEEDS, **folder, "out": out / part.folder}
-        done.append((part.heading, found, _command(part.preset, asked)))
-    for path in write_together(done, out, drawn):
+        asked = {"methods": ",".join(METHODS), **asked, "seeds": SEEDS, "out": out / part.folder}
+        flags = [f"--{key(name)}={value}" for name, value in asked.items()]
+        done.append((part.heading, found, ["compare", part.preset, *flags]))
+    for path in write_together(done, out):
         tell(f"wrote {path}")
     tell(f"Open {out / 'report.html'} in a browser.")
     end(*(found for _, found, _ in done))
-
-
-def _command(preset: str, asked: Mapping[str, Any]) -> list[str]:
-    """A comparison as a command of its own."""
-    texts = {n: ",".join(v) if isinstance(v, list) else v for n, v in asked.items()}
-    named = {"methods" if n == "method" else key(n): text for n, text in texts.items()}
-    return ["compare", preset, *(f"--{name}={text}" for name, text in named.items())]
 
 
 def _has_mnist(folder: str | None) -> bool:

@@ -1,7 +1,7 @@
 """`salf fleet`: devices with a simulated clock."""
 
 import platform
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +9,7 @@ import typer
 
 from salf.cli.options import ConfigSource, GivenSettings, option, settings_of
 from salf.cli.show import ModelName, named_model
-from salf.cli.terminal import console, results, say, tell
+from salf.cli.terminal import console, say, tell
 from salf.common.errors import SalfError
 from salf.runs.config import Config
 from salf.runs.presets import simulated
@@ -48,9 +48,7 @@ _PREVIEWED = (
 def preview(
     settings: GivenSettings,
     source: ConfigSource = "mnist-mlp",
-    out: Annotated[
-        Path | None, option("--out", help="Folder for a figure (PNG, SVG) and a page.")
-    ] = None,
+    out: Annotated[Path | None, option("--out", help="Folder for a picture.")] = None,
 ) -> None:
     """Show which layers users reach by which deadline, and how long FedAvg would wait.
 
@@ -63,17 +61,14 @@ def preview(
         salf fleet preview mnist-cnn --fleet pis --batches equal-time
     """
     from salf.report.fleet import write_preview
-    from salf.report.pictures import check_extra
     from salf.runs.federation import preview_of
 
-    if out is not None:
-        check_extra()
     config = simulated(source).changed(**settings)
     with console.status("drawing rounds"):
         found = preview_of(config, say)
     tell(str(found))
     if out is not None:
-        for path in write_preview(found, config, out, sys.argv[1:]):
+        for path in write_preview(found, out):
             tell(f"wrote {path}")
 
 
@@ -99,8 +94,6 @@ def calibrate(
 
         salf run mnist-cnn --fleet pi.csv --users 8 --deadline 50ms
     """
-    import numpy as np
-
     from salf.live.calibrate import ROWS, calibrate
     from salf.report import names
     from salf.report.tables import Table
@@ -113,20 +106,18 @@ def calibrate(
     with console.status("timing steps"):
         cost = Cost.of(network, layers, inputs)
         found = calibrate(network, layers, cost, inputs, classes)
-    stages = ["forward pass", *names.layers([layer.name for layer in layers])]
-    columns = [
-        f"{rows} rows, {what}"
-        for rows in (found.sizes[0], found.sizes[-1])
-        for what in ("ms", "fitted")
-    ]
-    pairs = np.stack([found.measured, found.fitted], axis=1)[[0, -1]]  # [2 sizes, 2, stages]
-    cells = pairs.reshape(4, -1).T * 1e3
-    rows = [[name, *map("{:.3g}".format, own)] for name, own in zip(stages, cells, strict=True)]
-    results.print(Table([model, *columns], rows).rich())
+    columns: dict[str, Sequence[str]] = {
+        model: ["forward pass", *names.layers([layer.name for layer in layers])]
+    }
+    for size in (0, -1):
+        for what, times in (("ms", found.measured), ("fitted", found.fitted)):
+            column = f"{found.sizes[size]} rows, {what}"
+            columns[column] = [f"{1e3 * seconds:.3g}" for seconds in times[size]]
     launch, parameter, multiply_add = found.common
     tell(
+        Table([*columns], [*zip(*columns.values(), strict=True)]),
         f"If all layers were alike: {launch:.2g} s per launch, {parameter:.2g} s per parameter, "
-        f"{multiply_add:.2g} s per multiply-add. Times vary by {found.jitter:.0%} (sigma)."
+        f"{multiply_add:.2g} s per multiply-add. Times vary by {found.jitter:.0%} (sigma).",
     )
     write(out, platform.node() or "device", found.kind, found.jitter)
     tell(f"wrote {out}: use it as --fleet {out}")

@@ -12,10 +12,9 @@ from salf.cli.board import Board
 from salf.cli.options import (
     ConfigSource,
     GivenSettings,
-    Options,
-    joined_options,
     option,
     settings_of,
+    with_settings,
 )
 from salf.cli.terminal import console, say, tell
 from salf.common.bars import Bar
@@ -24,7 +23,6 @@ from salf.runs.config import Config
 from salf.runs.live_config import LiveConfig
 from salf.runs.live_config import live as made_live
 from salf.runs.presets import PRESETS, load_config
-from salf.runs.settings import refuse_deadline
 
 USERS = 8  # unless said otherwise: the paper's 30 are many processes for one machine
 FederationName = Annotated[
@@ -37,7 +35,6 @@ Folder = Annotated[Path, typer.Argument(help="The folder of a live run (its --ou
 def live(
     settings: GivenSettings,
     source: ConfigSource = "mnist-cnn",
-    options: Options = None,
     address: Annotated[
         str | None,
         option("--address", help="Use the Ray cluster at HOST:PORT; by default, start one."),
@@ -80,7 +77,8 @@ def live(
 
     if resume and out is None:
         raise SalfError("--resume needs --out, the folder of the run to continue.")
-    config = _live_config(source, settings, options)
+    users = {"users": USERS} if source in PRESETS else {}
+    config = with_settings(load_config(source), users | settings, made_live)
     joining = Joining(address, here, min_users, federation)
     with Board() as board:
         try:
@@ -101,16 +99,6 @@ def live(
         page(out)
     except (SalfError, OSError) as error:  # the run is finished, whatever becomes of its page
         say(f"Could not create the page: {error}; then salf page {quote(str(out))} creates it.")
-
-
-def _live_config(source: str, settings: GivenSettings, options: list[str] | None) -> LiveConfig:
-    config = load_config(source)
-    users = {"users": USERS} if source in PRESETS else {}
-    joined = joined_options(config, options, settings.get("method"))
-    made = made_live(config, **{**users, **settings, "options": joined})
-    if "deadline" in settings:
-        refuse_deadline(made.make_method())
-    return made
 
 
 _SHARED = (

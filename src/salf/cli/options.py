@@ -2,21 +2,22 @@
 
 import inspect
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 from functools import wraps
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import typer
 
+from salf.cli.terminal import say
 from salf.common.errors import SalfError
 from salf.runs.config import Config
 from salf.runs.settings import (
     Settings,
     key,
     refuse_deadline,
-    refuse_with_fleet,
 )
 
 
@@ -39,6 +40,14 @@ ConfigSource = Annotated[
 Workers = Annotated[
     int | None, option("--workers", help="Parallel runs; by default, one per core.", min=1)
 ]
+Nodes = Annotated[
+    str | None,
+    option(
+        "--cluster",
+        help="Run on the nodes of a Ray cluster: auto (the one on this machine) | ADDRESS:PORT of "
+        "its head.",
+    ),
+]
 Options = Annotated[
     list[str] | None,
     option(
@@ -54,27 +63,31 @@ _HELP = {each.name: each.metadata.get("help", "") for each in fields(Config)}
 DataDir = Annotated[str | None, option("--data-dir", help=_HELP["data_dir"])]
 
 Command = Callable[..., None]
+Made = TypeVar("Made", bound=Settings)
 GivenSettings = dict[str, Any]  # those that were given, by name
 
 
 def settings_of(
-    *kinds: type[Any],
+    kind: type[Any],
+    *,
     only: Collection[str] = (),
     without: Collection[str] = (),
     several: bool = False,
 ) -> Callable[[Command], Command]:
-    """Give a command an option for each setting of these configs, with the setting's own help.
+    """Give a command an option for each setting of a config, with the setting's own help.
 
     The command gets those that were given as its keyword `settings`, by name; with `several`, each
-    as the list of texts that it was given.
+    as the list of texts that it was given. Unless it has some settings `only`, it also has the
+    options of the method, as the setting `options`.
     """
 
     def decorate(command: Command) -> Command:
-        hints = {name: hint for kind in kinds for name, hint in get_type_hints(kind).items()}
+        by_name = inspect.Parameter.KEYWORD_ONLY
+        hints = get_type_hints(kind)
         options = {
             each.name: inspect.Parameter(
                 each.name,
-                inspect.Parameter.KEYWORD_ONLY,
+                by_name,
                 default=None,
                 annotation=Annotated[
                     (list[str] if several else _typed(hints[each.name], each.metadata)) | None,
@@ -85,27 +98,32 @@ def settings_of(
                     ),
                 ],
             )
-            for kind in kinds
             for each in fields(kind)
             if "help" in each.metadata and (not only or each.name in only)
             if each.name not in without
         }
+        if not only:
+            options["options"] = inspect.Parameter(
+                "options", by_name, default=None, annotation=Options
+            )
 
         @wraps(command)
-        def with_settings(**given: Any) -> None:
+        def called(**given: Any) -> None:
             named = {name: given.pop(name) for name in options}
             settings = {name: value for name, value in named.items() if value is not None}
+            if "options" in settings:
+                settings["options"] = parse_options(settings["options"])
             command(**given, settings=settings)
 
         own = [
-            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            parameter.replace(kind=by_name)
             for parameter in inspect.signature(command, eval_str=True).parameters.values()
             if parameter.name != "settings"
         ]
         parameters = [*own, *options.values()]
-        with_settings.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        with_settings.__annotations__ = {each.name: each.annotation for each in parameters}
-        return with_settings
+        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        called.__annotations__ = {each.name: each.annotation for each in parameters}
+        return called
 
     return decorate
 
@@ -156,12 +174,10 @@ def parse_list(text: str | None) -> list[str]:
     return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 
-def parse_options(given: list[str] | None) -> dict[str, Any] | None:
+def parse_options(given: list[str] | None) -> dict[str, Any]:
     """A method's options from NAME=VALUE."""
-    if not given:
-        return None
     options: dict[str, Any] = {}
-    for entry in given:
+    for entry in given or ():
         name, equals, value = entry.partition("=")
         if not equals:
             raise SalfError(f"an option must be NAME=VALUE, not {entry!r}.")
@@ -169,21 +185,26 @@ def parse_options(given: list[str] | None) -> dict[str, Any] | None:
     return options
 
 
-def with_options(config: Config, settings: GivenSettings, options: list[str] | None) -> Config:
-    """The config with what the command line says; options are those of the method it names."""
-    if settings.get("fleet", config.fleet):
-        refuse_with_fleet(settings)
-    joined = joined_options(config, options, settings.get("method"))
-    made = config.changed(**settings, options=joined)
+def with_settings(config: Settings, settings: GivenSettings, made: Callable[..., Made]) -> Made:
+    """The config, `made` of an other one, with settings; options are added to the method's."""
+    if "options" in settings and settings.get("method", config.method) == config.method:
+        settings = {**settings, "options": {**config.options, **settings["options"]}}
+    found = made(config, **settings)
     if "deadline" in settings:
-        refuse_deadline(made.make_method())
-    return made
+        refuse_deadline(found.make_method())
+    return found
 
 
-def joined_options(
-    config: Settings, given: list[str] | None, method: str | None = None
-) -> dict[str, Any] | None:
-    """The options of a config's method, or another, with those given; None if none were."""
-    more = parse_options(given)
-    kept = config.options if method in (None, config.method) else {}
-    return None if more is None else {**kept, **more}
+@contextmanager
+def workers_of(workers: int | None, cluster: str | None) -> Iterator[Any]:
+    """What does jobs: so many processes of this machine, or the nodes of a cluster."""
+    if cluster is None:
+        yield workers
+        return
+    if workers is not None:
+        raise SalfError("--workers and --cluster cannot be combined: a cluster uses all its cores.")
+    from salf.cluster import Cluster
+
+    with Cluster(cluster) as nodes:
+        say(nodes.told)
+        yield nodes

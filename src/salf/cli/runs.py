@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,20 +10,19 @@ from salf.cli.options import (
     AsJson,
     ConfigSource,
     GivenSettings,
-    Options,
+    Nodes,
     Workers,
     lists_of,
     option,
     parse_list,
-    parse_options,
     settings_of,
-    with_options,
+    with_settings,
+    workers_of,
 )
 from salf.cli.terminal import (
     INTERRUPTED,
     answer,
     as_options,
-    can_draw,
     console,
     results,
     say,
@@ -33,17 +32,22 @@ from salf.common.errors import SalfError
 from salf.methods import find
 from salf.runs.config import Config
 from salf.runs.presets import PRESETS, simulated
-from salf.runs.settings import PAPER_MODELS
+from salf.runs.settings import PAPER_MODELS, refuse_with_fleet
 
 if TYPE_CHECKING:
     from salf.comparing import Compared
+
+
+def _changed(config: Config, **settings: Any) -> Config:
+    if settings.get("fleet", config.fleet):
+        refuse_with_fleet(settings)
+    return config.changed(**settings)
 
 
 @settings_of(Config)
 def run(
     settings: GivenSettings,
     source: ConfigSource = "mnist-mlp",
-    options: Options = None,
     out: Annotated[Path | None, option("--out", help="Folder to save the run in.")] = None,
     resume: Annotated[
         bool,
@@ -83,7 +87,7 @@ def run(
 
     if resume and out is None:
         raise SalfError("--resume needs --out, the folder of the run to continue.")
-    config = with_options(simulated(source), settings, options)
+    config = with_settings(simulated(source), settings, _changed)
     name = find(config.method).name
     with watched(name, config.rounds, config.seconds) as on_round:
         result = train(
@@ -132,8 +136,8 @@ def compare(
             "FedAvg's at the end.",
         ),
     ] = None,
-    options: Options = None,
     workers: Workers = None,
+    cluster: Nodes = None,
     out: Annotated[
         Path | None,
         option(
@@ -161,20 +165,19 @@ def compare(
     """
     from salf.comparing import Sweep
     from salf.report.comparison import print_tables, write_report
-    from salf.report.pictures import check_extra
 
-    asked = lists_of(settings)
+    options = {name: [value] for name, value in settings.pop("options", {}).items()}
+    asked = {**lists_of(settings), "options": lists_of(options)}
     asked |= {"method": parse_list(methods)} if methods else {}
-    if given := parse_options(options):
-        asked["options"] = lists_of({name: [value] for name, value in given.items()})
-    drawn = out is not None and can_draw(check_extra)
-    compared = Sweep.of(simulated(source), asked, seeds, target).run(out, workers, report=say)
+    sweep = Sweep.of(simulated(source), asked, seeds, target)
+    with workers_of(workers, cluster) as given:
+        compared = sweep.run(out, given, report=say)
     if compared.results and as_json:
         answer(compared.records(), as_json)
     elif compared.results:
         print_tables(compared, results)
     if out is not None and compared.results:
-        for path in write_report(compared, out, sys.argv[1:], drawn):
+        for path in write_report(compared, out, sys.argv[1:]):
             (say if as_json else tell)(f"wrote {path}")
     end(compared)
 
@@ -197,13 +200,13 @@ _CHOSEN = ("rounds", "seed", "depth", "stragglers", "eval_every", "eval_seconds"
 def plan(
     settings: GivenSettings,
     source: ConfigSource = "mnist-mlp",
-    options: Options = None,
     target: Annotated[
         float | None,
         option("--target", help="Accuracy on held-out data to reach as soon as possible."),
     ] = None,
     seeds: Annotated[int, option("--seeds", help="Seeds of the finalists (3).", min=1)] = 3,
     workers: Workers = None,
+    cluster: Nodes = None,
     out: Annotated[
         Path, option("--out", help="Folder for the plan (plan); continues a plan begun there.")
     ] = Path("plan"),
@@ -227,12 +230,13 @@ def plan(
     from salf.runs.federation import load_data
     from salf.runs.plan import SEARCHED, Asked
 
-    config = with_options(_planned(source), settings, options)
+    config = with_settings(_planned(source), settings, _changed)
     fixed = {name: settings[name] for name in SEARCHED if name in settings}
     asked = Asked(target, seeds, fixed)
     with console.status(f"looking for {config.data}"):
         load_data(config, say)  # fetched once, and what is wrong with them is said once
-    planned = plan_config(config, asked, out, workers)
+    with workers_of(workers, cluster) as given:
+        planned = plan_config(config, asked, out, given)
     planned.save(out, sys.argv[1:])
     if as_json:
         answer(planned.config.table(), as_json)

@@ -66,7 +66,7 @@ def layers(settings: dict[str, Any], model: ModelName, as_json: AsJson = False) 
     total |= {"frozen": sum(sizes.values())} if sizes else {}
     table = Table.of([{name: _cell(each[name]) for name in each} for each in [*about, total]])
     count = len(found)
-    told = [
+    told: list[str | Table] = [
         f"{model} on {config.data}: {count} layers, from the input to the output",
         table,
         f"Milliseconds are those of a batch of {len(example)} on the typical device of the fleet "

@@ -2,13 +2,13 @@
 
 import json
 import re
-from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
 
 from salf.common.bars import console as console
-from salf.common.errors import SalfError
+from salf.report.tables import Table
+from salf.report.tables import tell as print_on
 from salf.runs.config import Config
 from salf.runs.live_config import LiveConfig
 from salf.runs.settings import key, names_of
@@ -18,33 +18,21 @@ INTERRUPTED = 130  # the exit code of a program stopped by Ctrl-C
 
 
 def say(message: str) -> None:
-    """A line for the person, as it is: brackets are no markup, and it is not broken up."""
-    console.print(message, markup=False, highlight=False, soft_wrap=True)
+    """A line for the person, as it is."""
+    print_on(console, message)
 
 
-def tell(result: str) -> None:
-    """A line of the result, as it is."""
-    results.print(result, markup=False, highlight=False, soft_wrap=True)
+def tell(*shown: str | Table) -> None:
+    """Sentences and tables of the result, as they are."""
+    print_on(results, *shown)
 
 
-def answer(found: Any, as_json: bool, *shown: Any) -> None:
+def answer(found: Any, as_json: bool, *shown: str | Table) -> None:
     """The result of a command: sentences and tables, or JSON."""
-    from salf.report.tables import tell
-
     if as_json:
         print(json.dumps(found, indent=1, default=str))
     else:
-        tell(results, *shown)
-
-
-def can_draw(check: Callable[[], None]) -> bool:
-    """Say before training, not after hours of it, that there will be no picture."""
-    try:
-        check()
-    except SalfError as error:
-        say(f"No figure (PNG and SVG) will be written: {error}")
-        return False
-    return True
+        tell(*shown)
 
 
 # deadline='2s', seconds=600, out=

@@ -3,16 +3,8 @@
 from time import monotonic
 from typing import Any
 
+from rich import progress as of
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 PATIENCE = 2.0
 
@@ -27,21 +19,16 @@ class Bar:
     """
 
     def __init__(
-        self,
-        what: str,
-        total: float | None = None,
-        *,
-        counted: bool = False,
-        memory: float = 30.0,
+        self, what: str, total: float | None = None, counted: bool = False, memory: float = 30.0
     ) -> None:
-        self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn() if counted else TaskProgressColumn(),
-            TextColumn("{task.fields[state]}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("left"),
+        self.progress = of.Progress(
+            of.TextColumn("{task.description}"),
+            of.BarColumn(),
+            of.MofNCompleteColumn() if counted else of.TaskProgressColumn(),
+            of.TextColumn("{task.fields[state]}"),
+            of.TimeElapsedColumn(),
+            of.TimeRemainingColumn(),
+            of.TextColumn("left"),
             console=console,
             speed_estimate_period=memory,
             transient=True,
@@ -54,9 +41,6 @@ class Bar:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def stop(self) -> None:
         """Take the bar away."""
         if self.progress.live.is_started:
             self.progress.stop()

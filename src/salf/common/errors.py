@@ -1,5 +1,6 @@
 """Errors a person can act on: one sentence saying what was wrong and what is allowed."""
 
+import pickle
 from collections.abc import Iterable
 from difflib import SequenceMatcher
 
@@ -32,6 +33,15 @@ def unknown(kind: str, name: str, allowed: Iterable[str]) -> SalfError:
     near = [known for known in names if alike[known] == best >= 0.6]
     hint = f" Did you mean {near[0]!r}?" if len(near) == 1 else ""  # of several it is a guess
     return SalfError(f"unknown {kind} {name!r}.{hint} Allowed: {', '.join(names) or 'none'}.")
+
+
+def portable(error: BaseException) -> BaseException:
+    """The error as another process can raise it."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # an exception with arguments of its own
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
 
 
 def in_one_line(text: object, last: bool = False) -> str:

@@ -48,6 +48,13 @@ def write_whole(path: Path, content: Any) -> None:
             temporary.write_bytes(content)
 
 
+def write_all(contents: Mapping[Path, str | bytes]) -> list[Path]:
+    """Write files that are all made already, so that an error leaves none behind."""
+    for path, content in contents.items():
+        write_whole(path, content)
+    return list(contents)
+
+
 def folder_name(*parts: object) -> str:
     """A name of these parts that is fit for a file or folder."""
     return "-".join(re.sub(r"[^\w.]", "_", str(part)) for part in parts)

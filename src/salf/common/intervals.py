@@ -26,6 +26,10 @@ class Interval:
     def __str__(self) -> str:
         return f"{self.mean:.3f}" + ("" if self.half is None else f" ±{self.half:.3f}")
 
+    def signed(self) -> str:
+        """A difference, as in `+0.010 ±0.002`."""
+        return f"{'+' * (self.mean >= 0)}{self}".replace("-", "−")
+
 
 def over_seeds(seeds: int) -> str:
     """The words for a mean of so many seeds."""

@@ -1,4 +1,4 @@
-"""What results are in Python and in a notebook: data frames and charts."""
+"""What results are in Python and in a notebook: data frames, and packages for more."""
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -6,25 +6,10 @@ from typing import Any
 
 from salf.common.errors import SalfError
 
-REPORT = "'salf[report]'"
-
 
 def frame(records: Sequence[Mapping[str, Any]]) -> Any:
     """A pandas data frame with a row per record."""
     return package("pandas", "pandas").DataFrame(list(records))
-
-
-def line_chart(points: Sequence[tuple[float, float]], x: str, y: str) -> Any:
-    """An Altair chart of (x, y) with these titles."""
-    alt = package("altair", REPORT)
-    data = alt.InlineData([{"x": at, "y": value} for at, value in points])
-    tips = [alt.Tooltip("x:Q", title=x), alt.Tooltip("y:Q", title=y, format=".4f")]
-    chart = alt.Chart(data, width=420, height=240).mark_line()
-    return chart.encode(
-        x=alt.X("x:Q", title=x),
-        y=alt.Y("y:Q", title=y, scale=alt.Scale(zero=False)),
-        tooltip=tips,
-    )
 
 
 def package(name: str, installed_by: str) -> Any:

@@ -9,6 +9,7 @@ entry point of the group `salf.methods`, `salf.data`, `salf.models`, `salf.depth
 
 import importlib
 import inspect
+import operator
 import os
 import re
 import sys
@@ -106,6 +107,23 @@ def converted(value: object, kind: Any, what: str) -> Any:
         named = getattr(kind, "__name__", None) or str(kind).replace("typing.", "")
         raise SalfError(f"{what} must be of type {named}, not {value!r}.")
     return found
+
+
+# What a number may be required to be, and how that is said.
+LIMITS = {
+    "least": (operator.ge, "at least"),
+    "most": (operator.le, "at most"),
+    "above": (operator.gt, "above"),
+    "below": (operator.lt, "below"),
+}
+
+
+def within(value: Any, limits: Mapping[str, Any], what: str) -> Any:
+    """`value`, which must be within those of these limits that it has, unless it is None."""
+    for name, (holds, words) in LIMITS.items():
+        if value is not None and name in limits and not holds(value, limits[name]):
+            raise SalfError(f"{what} must be {words} {limits[name]}, not {value}.")
+    return value
 
 
 _WRONG = object()

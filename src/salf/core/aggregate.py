@@ -19,8 +19,9 @@ from salf.common.errors import SalfError
 from salf.core.layers import Layers
 from salf.core.rules import Tensors
 
-# Where the entries of a narrower network lie in the full tensors, by name.
-Held = Mapping[str, tuple[slice | Tensor, ...]]
+# Where the entries of a narrower network lie in a full tensor, and in all of them by name.
+Entries = tuple[slice | Tensor, ...]
+Held = Mapping[str, Entries]
 PerLayer = Sequence[float] | npt.NDArray[np.float64]
 UserId = int | str  # a number in the simulator, a name live
 # What makes another update of a user's, given its weights.
@@ -51,9 +52,8 @@ class LayerwiseAggregate:
         self._layers = layers
         self._like = like
         self._sums: dict[str, Tensor] = {}
-        # The weight of the users that hold each entry, for names that came in parts.
-        self._holders: dict[str, Tensor] = {}
-        self._senders: dict[str, float] = {}  # the weight of the users that sent the name whole
+        # The weight of the users that hold a tensor; of each of its entries, if it came in parts.
+        self._holders: dict[str, float | Tensor] = {}
         self._reached: npt.NDArray[np.int64] = np.zeros(len(layers), np.int64)
 
     @property
@@ -105,9 +105,7 @@ class LayerwiseAggregate:
                 self._sums[name] = value * weight
             else:
                 known.add_(value, alpha=weight)
-            self._senders[name] = self._senders.get(name, 0.0) + of_all
-            if name in self._holders:
-                self._holders[name] += of_all
+            self._holders[name] = self._holders.get(name, 0.0) + of_all
         for index, count in counts.items():
             self._reached[index] += count
 
@@ -133,13 +131,10 @@ class LayerwiseAggregate:
         """The weighted mean of each entry over the users who hold it (HeteroFL)."""
         step = Step({}, self._held())
         for name, value in self._sums.items():
-            holders = self._holders.get(name)
-            if is_counter(value):
-                step.values[name] = value
-            elif holders is None:
-                step.values[name] = value / self._senders[name]
-            else:
-                step.values[name] = value / torch.where(holders > 0, holders, 1)
+            holders = self._holders[name]
+            if isinstance(holders, Tensor):
+                holders = torch.where(holders > 0, holders, 1)
+            step.values[name] = value if is_counter(value) else value / holders
         return step
 
     def sum_of(self, rows: Mapping[str, Tensor], weights: PerLayer) -> dict[str, Tensor]:
@@ -147,31 +142,24 @@ class LayerwiseAggregate:
         return {n: torch.tensordot(v.new_tensor(weights), v, 1) for n, v in rows.items()}
 
     def _held(self) -> dict[str, Tensor]:
-        return {n: holders > 0 for n, holders in self._holders.items() if not bool(holders.all())}
+        parts = {name: each for name, each in self._holders.items() if isinstance(each, Tensor)}
+        return {name: holders > 0 for name, holders in parts.items() if not bool(holders.all())}
 
     def _index(self, name: str) -> int:
-        try:
-            return self._layers.index_of[name]
-        except KeyError:
-            raise SalfError(f"the update names {name!r}, which is in no layer.") from None
+        if name not in self._layers.index_of:
+            raise SalfError(f"the update names {name!r}, which is in no layer.")
+        return self._layers.index_of[name]
 
-    def _add_part(
-        self,
-        name: str,
-        value: Tensor,
-        weight: float,
-        total: float,
-        where: tuple[slice | Tensor, ...],
-    ) -> None:
+    def _add_part(self, name: str, value: Tensor, weight: float, total: float, at: Entries) -> None:
         full = self._like[name]
-        if name not in self._holders:
-            before = self._senders.get(name, 0.0)
-            self._holders[name] = torch.full_like(full, before, requires_grad=False)
+        holders = self._holders.get(name, 0.0)
+        if not isinstance(holders, Tensor):
+            holders = self._holders[name] = torch.full_like(full, holders, requires_grad=False)
         if name not in self._sums:
             self._sums[name] = torch.zeros_like(full, requires_grad=False)
         # Written back, because entries chosen by their numbers are a copy.
-        self._sums[name][where] = self._sums[name][where].add_(value, alpha=weight)
-        self._holders[name][where] += total
+        self._sums[name][at] = self._sums[name][at].add_(value, alpha=weight)
+        holders[at] += total
 
 
 class Changing(LayerwiseAggregate):

@@ -1,6 +1,7 @@
 """Who arrived at a step of the server, and how far: what a world makes and a method weighs."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,9 @@ class Spent:
     bytes: Floats  # of its download and upload
 
 
+_DEFAULT: Any = None  # of a field that `Arrivals` fills in
+
+
 @dataclass(frozen=True)
 class Arrivals:
     """The users of one step. Every array has an entry per user.
@@ -34,16 +38,20 @@ class Arrivals:
     the same as `depth > 1`. `age` is the age in rounds of the model that the user computed on; this
     round's model has age 0. With several local steps, `depth` is that of the last step started,
     which is number `steps` of `planned`; earlier steps are complete.
+
+    By default users are 0, 1, ... and count equally; those that did not finish are stragglers, and
+    all have computed one local step on this round's model.
     """
 
-    user: Ints  # their numbers among all users, from 0
     depth: Ints
-    straggler: Bools
-    age: Ints
-    weight: Floats  # how much each counts; all 1 if they count equally
-    asked: int  # how many users were; some may have no entry
-    steps: Ints = field(default_factory=lambda: np.empty(0, np.int64))  # by default one each
-    planned: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    straggler: Bools = _DEFAULT
+    asked: int = _DEFAULT  # how many users were; some may have no entry
+    _: KW_ONLY
+    user: Ints = _DEFAULT  # their numbers among all users, from 0
+    age: Ints = _DEFAULT
+    weight: Floats = _DEFAULT  # how much each counts; all 1 if they count equally
+    steps: Ints = _DEFAULT
+    planned: Ints = _DEFAULT
     spent: Spent | None = None  # where there is a clock
     # Where the method asks for it, [L, users]: the chance that each user takes part in a layer, and
     # the mean length of the intervals in which it did; and the weight of all users, asked or not.
@@ -52,44 +60,16 @@ class Arrivals:
     everybody: float | None = None
     round: int = 0  # the number of the step
     server: State = field(default_factory=dict)  # the method's state, if it has any
-    _gradients: dict[int, Ints] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("steps", "planned"):
-            if not len(getattr(self, name)):
-                object.__setattr__(self, name, np.ones_like(self.depth))
-
-    @classmethod
-    def at(
-        cls,
-        depth: Ints,
-        straggler: Bools | None = None,
-        asked: int | None = None,
-        *,
-        user: Ints | None = None,
-        age: Ints | None = None,
-        steps: Ints | None = None,
-        planned: Ints | None = None,
-        spent: Spent | None = None,
-    ) -> "Arrivals":
-        """Users of these depths that count equally.
-
-        By default they are users 0, 1, ...; users that did not finish are stragglers, and all have
-        computed one local step on this round's model.
-        """
-        once = np.ones_like(depth)
-        steps, planned = (once if n is None else n for n in (steps, planned))
-        return cls(
-            np.arange(len(depth)) if user is None else user,
-            depth,
-            (depth > 1) | (steps < planned) if straggler is None else straggler,
-            np.zeros_like(depth) if age is None else age,
-            np.ones(len(depth)),
-            len(depth) if asked is None else asked,
-            steps,
-            planned,
-            spent,
-        )
+        users, once = len(self.depth), np.ones_like(self.depth)
+        given = {"asked": users, "user": np.arange(users), "weight": np.ones(users)}
+        given |= {"age": np.zeros_like(once), "steps": once, "planned": once}
+        missing = {name for name, value in vars(self).items() if value is None}
+        for name in given.keys() & missing:
+            object.__setattr__(self, name, given[name])
+        if "straggler" in missing:
+            object.__setattr__(self, "straggler", ~self.finished)
 
     @property
     def users(self) -> int:
@@ -104,10 +84,8 @@ class Arrivals:
 
     def only(self, user: int) -> "Arrivals":
         """The entry of one of these users on its own."""
-        per_user = ("user", "depth", "straggler", "age", "weight", "steps", "planned")
-        found = {name: getattr(self, name) for name in (*per_user, "chances", "intervals")}
-        one = slice(user, user + 1)
-        return replace(self, **{n: v[..., one] for n, v in found.items() if v is not None})
+        arrays: dict[str, Any] = {n: v for n, v in vars(self).items() if isinstance(v, np.ndarray)}
+        return replace(self, **{n: each[..., [user]] for n, each in arrays.items()})
 
     @property
     def chance(self) -> Floats:
@@ -132,10 +110,7 @@ class Arrivals:
 
     def gradients(self, layers: int) -> Ints:
         """`gradients[l - 1, u]`: how many local steps' gradients user u has of layer l."""
-        if layers not in self._gradients:  # asked for several times a round
-            complete = self.depth <= np.arange(1, layers + 1)[:, None]
-            self._gradients[layers] = np.asarray(self.steps - 1 + complete)
-        return self._gradients[layers]
+        return np.asarray(self.steps - 1 + (self.depth <= np.arange(1, layers + 1)[:, None]))
 
     def reach(self, layers: int) -> Bools:
         """`reach[l - 1, u]`: whether user u is in U^l [ltUsers]."""

@@ -12,7 +12,7 @@ All gradients of a layer are one vector v of n numbers. Sent are
 Buffers are sent as they are.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from salf.common.errors import SalfError
 from salf.core.draws import Keyed, Purpose
-from salf.core.layers import Layers
+from salf.core.layers import Layers, is_sent
 from salf.core.rules import Tensors
 
 _LARGEST = torch.finfo(torch.float16).max
@@ -70,6 +70,11 @@ class Compression:
     def _largest(self, n: int) -> int:
         return max(1, round(self.fraction * n)) if n else 0
 
+    @property
+    def _levels(self) -> int:
+        """How many levels of one sign `qsgd` has above 0."""
+        return (1 << self.bits - 1) - 1
+
     def pack(self, vector: Tensor, draws: Keyed, user: int, layer: int) -> dict[str, Tensor]:
         """A vector as it is sent by user `user` of layer `layer`, both from 0."""
         if self.kind == "fp16":
@@ -77,13 +82,11 @@ class Compression:
         if self.kind == "topk":
             places = vector.abs().topk(self._largest(len(vector))).indices.sort().values
             return {"places": places.int(), "values": vector[places]}
-        levels = 2 ** (self.bits - 1) - 1
         scale = vector.abs().max()
         uniform = draws.uniform(np.array([user]), Purpose.ROUNDING, len(vector), layer + 1)[0]
-        level = vector.double().cpu().numpy() * (levels / (float(scale) or 1.0))
-        codes = np.sign(level) * np.floor(np.abs(level) + uniform) + levels
-        numbers = codes.astype(np.uint8)[:, None]
-        bits = np.unpackbits(numbers, axis=1)[:, 8 - self.bits :]
+        level = vector.double().cpu().numpy() * (self._levels / (float(scale) or 1.0))
+        codes = np.sign(level) * np.floor(np.abs(level) + uniform) + self._levels
+        bits = np.unpackbits(codes.astype(np.uint8)[:, None], axis=1)[:, 8 - self.bits :]
         return {"codes": torch.from_numpy(np.packbits(bits)), "scale": scale.reshape(1)}
 
     def unpack(self, parts: Mapping[str, Tensor], n: int, like: Tensor) -> Tensor:
@@ -91,28 +94,21 @@ class Compression:
         names = {"fp16": ["half"], "topk": ["places", "values"], "qsgd": ["codes", "scale"]}
         if sorted(parts) != names[self.kind]:
             raise ValueError(f"it has entries other than {' and '.join(names[self.kind])}")
-        if sum(part.nbytes for part in parts.values()) != self.bytes(n, like.element_size()):
-            raise ValueError("wrong size")
         if self.kind == "fp16":
             return _checked(parts["half"], torch.float16, n).to(like)
         if self.kind == "topk":
-            places = _checked(parts["places"], torch.int32, self._largest(n)).long()
-            values = _checked(parts["values"], like.dtype, self._largest(n))
-            if len(places) and (
-                places[0] < 0 or places[-1] >= n or bool((places.diff() <= 0).any())
-            ):
+            places = _checked(parts["places"], torch.int32, self._largest(n)).long().cpu()
+            values = _checked(parts["values"], like.dtype, self._largest(n)).cpu()
+            if bool((places < 0).any() or (places >= n).any() or (places.diff() <= 0).any()):
                 raise ValueError("indices are not sorted, or are outside the layer")
-            return (
-                torch.zeros(n, dtype=like.dtype).index_copy(0, places.cpu(), values.cpu()).to(like)
-            )
+            return torch.zeros(n, dtype=like.dtype).index_copy(0, places, values).to(like)
         codes = _checked(parts["codes"], torch.uint8, -(-n * self.bits // 8))
         scale = _checked(parts["scale"], like.dtype, 1)
         bits = np.unpackbits(codes.cpu().numpy(), count=n * self.bits).reshape(n, self.bits)
-        levels = 2 ** (self.bits - 1) - 1
         numbers = bits @ (1 << np.arange(self.bits)[::-1])
-        if (numbers > 2 * levels).any():
+        if (numbers > 2 * self._levels).any():
             raise ValueError("an unknown code")
-        found = torch.from_numpy((numbers - levels) / levels) * float(scale)
+        found = torch.from_numpy((numbers - self._levels) / self._levels) * float(scale)
         return found.to(like)
 
 
@@ -178,14 +174,16 @@ def unpacked(
 
 
 def upload_bytes(
-    compression: Compression, layers: Layers, weights: Mapping[str, Tensor]
-) -> Sequence[int]:
-    """The bytes of each layer in an update of this model."""
+    layers: Layers, weights: Mapping[str, Tensor], compression: Compression | None = None
+) -> list[int]:
+    """The bytes of each layer in an update of this model: gradients, and differences of buffers."""
     found = []
     for layer in layers:
-        trained = [weights[name] for name in layer.parameters if weights[name].requires_grad]
-        sent = sum(weights[name].nbytes for name in layer.buffers)
-        if trained:
+        trained = [each for n in layer.parameters if is_sent(each := weights[n], True)]
+        sent = sum(each.nbytes for n in layer.buffers if is_sent(each := weights[n], False))
+        if compression is None or not trained:
+            sent += sum(each.nbytes for each in trained)
+        else:
             n = sum(each.numel() for each in trained)
             sent += compression.bytes(n, trained[0].element_size())
         found.append(sent)

@@ -5,15 +5,12 @@ from Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"
 of a key and a counter that has no state, computed here for many users at once.
 """
 
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property, lru_cache
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from salf.common.errors import SalfError
 from salf.core.arrivals import Floats, Ints
 
 Words = npt.NDArray[np.uint64]  # of 32 bits each, in 64, so that products do not overflow
@@ -42,17 +39,6 @@ class Purpose(IntEnum):
     TORCH = 13
 
 
-class Draws(Protocol):
-    """The random numbers of one round."""
-
-    @property
-    def rng(self) -> np.random.Generator:
-        """A generator of the round, for draws that several users have in common."""
-
-    def uniform(self, users: Ints, purpose: Purpose, n: int = 1, step: int = 1) -> Floats:
-        """`n` numbers in [0, 1) for each user, in local step `step`: [users, n]."""
-
-
 class Keyed:
     """The draws of round t. Equal arguments give equal numbers, in any order of calls."""
 
@@ -61,6 +47,7 @@ class Keyed:
 
     @cached_property
     def rng(self) -> np.random.Generator:
+        """A generator of the round, for draws that several users have in common."""
         return np.random.default_rng([self.seed, self.t])
 
     @property
@@ -71,31 +58,15 @@ class Keyed:
 
     def torch_seed_of(self, user: int) -> int:
         """The seed of what torch draws for one user."""
-        return int(self.uniform(np.array([user]), Purpose.TORCH)[0, 0] * 2**53)
+        return int(self.stream(user, 0).random_raw() >> 1)
 
     def stream(self, user: int, call: int) -> np.random.Philox:
-        """The random bits of one user's dropout, the first, second, ... in its round."""
+        """The random bits of a call of dropout (1, 2, ...) for one user."""
         return np.random.Philox(key=[self.seed, self.t], counter=[0, call, user, Purpose.TORCH])
 
     def uniform(self, users: Ints, purpose: Purpose, n: int = 1, step: int = 1) -> Floats:
+        """`n` numbers in [0, 1) for each user, in local step `step`: [users, n]."""
         return keyed_uniform(self.seed, self.t, users, purpose, n, step)
-
-
-@dataclass(frozen=True, eq=False)
-class KeyedRounds:
-    """The draws of several rounds: each user drawn for is in a round of its own."""
-
-    seed: int
-    rounds: Ints  # as many as users are drawn for
-
-    @property
-    def rng(self) -> np.random.Generator:
-        raise SalfError(
-            "a distribution of times must draw each user's numbers with draws.uniform, not rng."
-        )
-
-    def uniform(self, users: Ints, purpose: Purpose, n: int = 1, step: int = 1) -> Floats:
-        return keyed_uniform(self.seed, self.rounds[:, None], users, purpose, n, step)
 
 
 class Unkeyed:
@@ -106,6 +77,9 @@ class Unkeyed:
 
     def uniform(self, users: Ints, purpose: Purpose, n: int = 1, step: int = 1) -> Floats:
         return self.rng.random((len(users), n))
+
+
+Draws = Keyed | Unkeyed  # the random numbers of one round
 
 
 def keyed_uniform(

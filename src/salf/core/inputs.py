@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 
 class Inputs:
@@ -17,14 +18,6 @@ class Inputs:
 
     def __init__(self, parts: Mapping[str | int, Tensor]) -> None:
         self.parts = dict(parts)
-
-    def call(self) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-        """The positional and the keyword arguments for the model."""
-        named = {key: part for key, part in self.parts.items() if isinstance(key, str)}
-        return (tuple(self.parts.values()), {}) if not named else ((), named)
-
-    def changed(self, key: str | int, part: Tensor) -> "Inputs":
-        return Inputs({**self.parts, key: part})
 
     def __len__(self) -> int:
         return len(self._first)
@@ -68,8 +61,8 @@ class Inputs:
     def clone(self) -> "Inputs":
         return self._each(Tensor.clone)
 
-    def roll(self, shifts: int, dims: int) -> "Inputs":
-        return self._each(lambda part: part.roll(shifts, dims))
+    def equal(self, other: "Inputs") -> bool:
+        return all(part.equal(other.parts[key]) for key, part in self.parts.items())
 
     @property
     def _first(self) -> Tensor:
@@ -89,7 +82,10 @@ def takes_several(model: nn.Module, inputs: object) -> None:
 def _unpack(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    return args[0].call() if args and isinstance(args[0], Inputs) else (args, kwargs)
+    if not args or not isinstance(args[0], Inputs):
+        return args, kwargs
+    named = {key: part for key, part in args[0].parts.items() if isinstance(key, str)}
+    return ((), named) if named else (tuple(args[0].parts.values()), {})
 
 
 def as_one(example: Any) -> Any:
@@ -107,13 +103,6 @@ def cat(batches: Sequence[Any]) -> Any:
     return Inputs({key: torch.cat([each.parts[key] for each in batches]) for key in first.parts})
 
 
-def equal(one: Any, other: Any) -> bool:
-    """Whether two tensors, or several inputs, have the same values."""
-    if isinstance(one, Inputs):
-        return all(torch.equal(part, other.parts[key]) for key, part in one.parts.items())
-    return torch.equal(one, other)
-
-
 @contextmanager
 def unchanged(module: nn.Module) -> Iterator[None]:
     """Try a module out: its buffers and the CPU's random state are afterwards as before."""
@@ -127,13 +116,26 @@ def unchanged(module: nn.Module) -> Iterator[None]:
                 buffer.copy_(buffers[name])
 
 
-def tensors_in(outputs: object) -> Iterator[Tensor]:
-    """All tensors that a gradient can flow through, in nested tuples, lists and mappings."""
-    if isinstance(outputs, Tensor):
-        if outputs.requires_grad:
-            yield outputs
-    elif isinstance(outputs, Mapping):
-        yield from tensors_in(list(outputs.values()))
-    elif isinstance(outputs, tuple | list):
-        for each in outputs:
+class Operations(TorchFunctionMode):
+    """Calls `note` after every operation that computes, with the tensors that it was given."""
+
+    def __init__(self, note: Callable[[list[Tensor]], None]) -> None:
+        super().__init__()
+        self._note = note
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if any(True for _ in tensors_in(result)):  # not a look at a parameter's shape or device
+            self._note([*tensors_in([args, kwargs])])
+        return result
+
+
+def tensors_in(values: object) -> Iterator[Tensor]:
+    """All tensors in nested tuples, lists and mappings."""
+    if isinstance(values, Tensor):
+        yield values
+    elif isinstance(values, Mapping):
+        yield from tensors_in(list(values.values()))
+    elif isinstance(values, tuple | list):
+        for each in values:
             yield from tensors_in(each)

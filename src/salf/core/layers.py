@@ -8,20 +8,19 @@ transformer block. Only what trains belongs to a layer: frozen parameters, and t
 modules that are frozen, are computed with and stay as they are.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 from textwrap import shorten
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from salf.common.errors import SalfError
-from salf.core.inputs import tensors_in, unchanged
+from salf.core.inputs import Operations, unchanged
 
 # What may stand for one layer when layers are given by hand: a name or prefix, or several of them.
 Prefixes = str | Sequence[str]
@@ -46,7 +45,10 @@ class Layers(tuple[Layer, ...]):
 
     def __init__(self, layers: Iterable[Layer]) -> None:
         if not self:
-            raise SalfError("the model has no parameters, so there is no layer to train.")
+            raise SalfError(
+                "the model has no parameters that train, so it has no layers: set "
+                "requires_grad=True for those that are to be trained."
+            )
         self.index_of: Mapping[str, int] = {
             name: index
             for index, layer in enumerate(self)
@@ -99,14 +101,6 @@ def is_sent(tensor: Tensor, is_parameter: bool) -> bool:
     return tensor.requires_grad if is_parameter else tensor.dtype != torch.bool
 
 
-def sent_bytes(model: nn.Module, layer: Layer) -> int:
-    """The bytes of a layer's part of an update: its gradients and its buffers' differences."""
-    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    sent = [tensors[name] for name in layer.parameters if is_sent(tensors[name], True)]
-    sent += [tensors[name] for name in layer.buffers if is_sent(tensors[name], False)]
-    return sum(tensor.nbytes for tensor in sent)
-
-
 def is_sequential(module: nn.Module) -> bool:
     """Whether the forward pass is that of `nn.Sequential` itself, not of a subclass's own."""
     return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
@@ -143,7 +137,7 @@ def _is_block(module: nn.Module) -> bool:
     weighted = [
         each
         for each in module.modules()
-        if not isinstance(each, NORMALISATION) and any(True for _ in each.parameters(recurse=False))
+        if not isinstance(each, NORMALISATION) and [*each.parameters(recurse=False)]
     ]
     return len(weighted) > 1 and not _is_list(module)
 
@@ -157,112 +151,85 @@ def _is_opened(module: nn.Module) -> bool:
 
 def _blocks(module: nn.Module, example: Tensor | None) -> list[_Group]:
     inner, prefix = _unwrapped(module)
-    units = list(_children(inner, _is_opened, prefix))
-    joins: dict[str, str | None] = {}
-    if not (is_sequential(module) and units == list(flatten(module))):
-        units, joins = _in_order_of_use(module, units, example)
+    children = list(_children(inner, _is_opened, prefix))
+    plain = is_sequential(module) and children == list(flatten(module))
+    units = children if plain else _in_order_of_use(module, children, example)
     groups: list[_Group] = []
     waiting: list[str] = []  # for the next layer
     after_block = False
     for name, unit in units:
-        if not unit.state_dict():
-            continue
-        owns = _owns(unit.parameters())
-        if owns and not (groups and isinstance(unit, NORMALISATION)):
+        latest = groups[-1][1] if groups else waiting
+        if isinstance(unit, Tensor):
+            (waiting or latest).append(name)
+        elif not [*unit.parameters()]:
+            latest.extend([name] if unit.state_dict() else [])
+        elif groups and isinstance(unit, NORMALISATION):
+            (waiting if after_block else latest).append(name)
+        else:
             groups.append((name, [*waiting, name]))
             waiting, after_block = [], _is_block(unit)
-        elif groups and not (owns and after_block):
-            groups[-1][1].append(name)
-        else:
-            waiting.append(name)
-    groups = groups or [(name, []) for name in list(joins)[:1]]
-    if groups:
+    if waiting:
+        groups = groups or [(waiting[0], [])]
         groups[-1][1].extend(waiting)
-    for parameter, before in joins.items():
-        next((names for _, names in groups if before in names), groups[0][1]).append(parameter)
     return groups
 
 
-def _unwrapped(module: nn.Module) -> tuple[nn.Module, str]:
+def _unwrapped(module: nn.Module, prefix: str = "") -> tuple[nn.Module, str]:
     """What a module with a single child wraps, if it does, and its name as a prefix."""
-    prefix = ""
-    while not is_sequential(module):
-        names = list(dict.fromkeys(name.split(".")[0] for name, _ in module.named_parameters()))
-        child = module._modules.get(names[0]) if len(names) == 1 else None
-        own = child is None or _owns(child.parameters(recurse=False))
-        if child is None or not _owns(child.children()) or (own and not _is_opened(child)):
-            break
-        module, prefix = child, f"{prefix}{names[0]}."
-    return module, prefix
+    parts = {name.partition(".")[0] for name, _ in module.named_parameters()}
+    child = module._modules.get(min(parts)) if len(parts) == 1 else None
+    if child is None or is_sequential(module) or not [*child.children()]:
+        return module, prefix
+    if [*child.parameters(recurse=False)] and not _is_opened(child):
+        return module, prefix
+    return _unwrapped(child, f"{prefix}{min(parts)}.")
 
 
 def _in_order_of_use(
     module: nn.Module, units: list[tuple[str, nn.Module]], example: Tensor | None
-) -> tuple[list[tuple[str, nn.Module]], dict[str, str | None]]:
-    """The units a forward pass uses, and for parameters in none of them the unit used before."""
+) -> list[tuple[str, nn.Module | Tensor]]:
+    """The units that a forward pass uses, and the parameters that are in none of them."""
     if example is None:
         raise SalfError(
             f"{type(module).__name__} is not an nn.Sequential, so its layers are ordered by a "
             "forward pass: give an example input, or give the layers by name."
         )
-    by_name = dict(units)
-    owners: dict[int, list[str]] = {id(parameter): [] for parameter in module.parameters()}
-    for name, unit in units:
-        for parameter in unit.parameters():
-            owners[id(parameter)].append(name)
-    bare = {id(p): name for name, p in module.named_parameters() if not owners[id(p)]}
-    # A module used twice has its gradient only when backpropagation reaches the first use.
-    used: dict[str, nn.Module] = {}
-    joins: dict[str, str | None] = {}
-    latest: str | None = None
+    first = _first_uses(module, example)
+    inside = {id(parameter) for _, unit in units for parameter in unit.parameters()}
+    bare = [(name, p) for name, p in module.named_parameters() if id(p) not in inside]
 
-    def begin(name: str) -> None:
-        nonlocal latest
-        used.setdefault(name, by_name[name])
-        if _owns(by_name[name].parameters()):
-            latest = name
+    def began(each: nn.Module | Tensor) -> float:
+        # A module may also be used by a function of its parameters, without a call of it.
+        parameters = each.parameters() if isinstance(each, nn.Module) else []
+        used = [first[id(p)] for p in parameters if id(p) in first]
+        return first.get(id(each), min(used, default=inf))
 
-    def use(tensor: Tensor) -> None:
-        if id(tensor) in bare:
-            joins.setdefault(bare[id(tensor)], latest)
-        elif (names := owners.get(id(tensor))) and not used.keys() & names:
-            begin(names[0])  # by a function of its parameter, without a call of the module
-
-    handles = [
-        unit.register_forward_pre_hook(lambda *_, name=name: begin(name)) for name, unit in units
-    ]
-    try:
-        with unchanged(module), torch.no_grad(), _Uses(use):
-            module(example)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return list(used.items()), joins
+    found: list[tuple[str, nn.Module | Tensor]] = [*units, *bare]
+    used = [(name, each) for name, each in found if began(each) < inf]
+    return sorted(used, key=lambda pair: began(pair[1]))
 
 
-class _Uses(TorchFunctionMode):
-    """Calls `use` with every trainable tensor that is an argument of an operation."""
+def _first_uses(module: nn.Module, example: Tensor) -> dict[int, int]:
+    """When a forward pass first uses each module and parameter, as numbers by their ids.
 
-    def __init__(self, use: Callable[[Tensor], None]) -> None:
-        super().__init__()
-        self._use = use
+    This is also the reverse of the order in which backpropagation completes their gradients.
+    """
+    own = {id(each) for each in (*module.modules(), *module.parameters())}
+    first: dict[int, int] = {}
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if isinstance(result, Tensor):  # not a look at a parameter's shape or device
-            for tensor in tensors_in([*args, *(kwargs or {}).values()]):
-                self._use(tensor)
-        return result
+    def note(used: Iterable[object]) -> None:
+        now = len(first)
+        for each in used:
+            if id(each) in own:
+                first.setdefault(id(each), now)
 
-
-def _owns(things: Iterable[Any]) -> bool:
-    return any(True for _ in things)
+    with (
+        unchanged(module),
+        register_module_forward_pre_hook(lambda called, _: note([called])),
+        Operations(note),
+    ):
+        module(example)
+    return first
 
 
 # ---- by hand --------------------------------------------------------------------------------
@@ -300,66 +267,50 @@ def _claim(module: nn.Module, groups: list[_Group]) -> list[Layer]:
             if any(_under(name, prefix) for name in names for prefix in prefixes)
         ]
 
-    parameters: list[list[str]] = [[] for _ in groups]
-    frozen, buffers = deepcopy(parameters), deepcopy(parameters)
+    parameters, frozen, buffers = (defaultdict[int, list[str]](list) for _ in range(3))
     for name, tensor in tensors.items():
         owners = claimants(aliases[id(tensor)])
-        if not tensor.requires_grad:
-            for index in owners[:1]:
-                frozen[index].append(name)
-        elif not owners:
+        if tensor.requires_grad and not owners:
             raise SalfError(
                 f"the parameter {name!r} belongs to no layer: no given name covers it, or the "
                 "forward pass does not use it through a module of its own. Give the layers by name "
                 "so that each parameter is in one, or freeze it with requires_grad=False."
             )
-        elif len(owners) > 1 and len(aliases[id(tensor)]) == 1:
+        if tensor.requires_grad and len(owners) > len(aliases[id(tensor)]):
             raise SalfError(
                 f"the parameter {name!r} belongs to more than one layer: "
                 f"{', '.join(groups[index][0] for index in owners)}."
             )
-        else:
-            parameters[owners[0]].append(name)
-    if tensors and not any(parameters):
-        raise SalfError(
-            "all parameters of the model are frozen, so there is no layer to train: set "
-            "requires_grad=True for those that are to be trained."
-        )
+        for index in owners[:1]:
+            (parameters if tensor.requires_grad else frozen)[index].append(name)
     for name, _ in module.named_buffers():
         own = [*module.get_submodule(name.rpartition(".")[0]).parameters(recurse=False)]
-        stays = own and not any(parameter.requires_grad for parameter in own)
-        if not stays and (owners := claimants([name])):
-            buffers[owners[0]].append(name)
+        if not own or any(parameter.requires_grad for parameter in own):
+            for index in claimants([name])[:1]:
+                buffers[index].append(name)
     return [
-        Layer(name, tuple(owned), tuple(kept), sum(tensors[n].numel() for n in owned), tuple(still))
-        for (name, _), owned, kept, still in zip(groups, parameters, buffers, frozen, strict=True)
-        if owned
+        Layer(
+            groups[index][0],
+            tuple(names),
+            tuple(buffers[index]),
+            sum(tensors[name].numel() for name in names),
+            tuple(frozen[index]),
+        )
+        for index, names in sorted(parameters.items())
     ]
 
 
 def _check_order(module: nn.Module, layers: Sequence[Layer], example: Tensor) -> None:
-    """Refuse layers in another order than that in which backpropagation completes them."""
-    complete: list[str] = []
-    tensors = {name: p for name, p in module.named_parameters() if p.requires_grad}
-    handles = [
-        tensor.register_hook(lambda _, name=name: complete.append(name))  # type: ignore[no-untyped-call]
-        for name, tensor in tensors.items()
-    ]
-    try:
-        with unchanged(module), torch.enable_grad():
-            sums = [output.sum() for output in tensors_in(module(example))]
-            torch.autograd.grad(sums, list(tensors.values()), allow_unused=True)
-    finally:
-        for handle in handles:
-            handle.remove()
+    """Refuse layers in another order than that in which the forward pass first uses them."""
+    first, parameters = _first_uses(module, example), dict(module.named_parameters())
     when = {
-        layer.name: max(map(complete.index, own))
+        layer.name: min(used)
         for layer in layers
-        if (own := [name for name in layer.parameters if name in complete])  # else never waited for
+        if (used := [first[id(p)] for n in layer.parameters if id(p := parameters[n]) in first])
     }
     for early, late in pairwise(when):
-        if when[early] < when[late]:
-            right = sorted(when, key=lambda name: -when[name])
+        if when[early] > when[late]:
+            right = sorted(when, key=when.__getitem__)
             raise SalfError(
                 f"the layers are in the wrong order: backpropagation completes {early!r} before "
                 f"{late!r}, so {early!r} must come later. The order is: {', '.join(right)}."

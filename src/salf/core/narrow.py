@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from salf.common.errors import SalfError
-from salf.core.aggregate import Held
+from salf.core.aggregate import Entries, Held
 from salf.core.layers import flatten, is_sequential
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -62,21 +62,24 @@ def subnetwork(model: nn.Module, width: float, shift: int = 0) -> SubNetwork:
         )
     modules = [(n, m) for n, m in flatten(model) if m.state_dict()]
     last = [n for n, m in modules if isinstance(m, (nn.Linear, *CONVOLUTIONS))][-1:]
-    held: dict[str, tuple[slice | Tensor, ...]] = {}
+    held: dict[str, Entries] = {}
     scaled: set[str] = set()
     kept, total = 1, 1  # of the units that feed the next module; the input is whole
     for name, module in modules:
+        cannot = SalfError(
+            f"HeteroFL cannot narrow the layer {name!r} ({type(module).__name__}): it narrows "
+            "Linear, Conv without groups, and BatchNorm."
+        )
         if isinstance(module, (nn.Linear, *CONVOLUTIONS)):
             inputs, units = module.weight.shape[1], module.weight.shape[0]
             if inputs % total or getattr(module, "groups", 1) != 1:
-                raise SalfError(f"HeteroFL cannot narrow the layer {name!r} ({module}).")
+                raise cannot
             fed = _window(kept, total, shift, inputs // total)
             kept, total = (units, units) if [name] == last else (ceil(width * units), units)
             rows = _window(kept, total, shift)
+            held[f"{name}.weight"] = (rows, fed)
             if isinstance(rows, Tensor) and isinstance(fed, Tensor):
                 held[f"{name}.weight"] = (rows[:, None], fed)
-            else:
-                held[f"{name}.weight"] = (rows, fed)
             if module.bias is not None:
                 held[f"{name}.bias"] = (rows,)
             if [name] != last:
@@ -86,10 +89,7 @@ def subnetwork(model: nn.Module, width: float, shift: int = 0) -> SubNetwork:
                 own = _window(kept, total, shift, len(tensor) // total) if tensor.dim() else None
                 held[f"{name}.{entry}"] = () if own is None else (own,)
         else:
-            raise SalfError(
-                f"HeteroFL cannot narrow the layer {name!r}: it narrows Linear, Conv and "
-                f"BatchNorm, not {type(module).__name__}."
-            )
+            raise cannot
     return SubNetwork(width, held, frozenset(scaled))
 
 

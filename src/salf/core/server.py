@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from math import cos, pi
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from salf.common.errors import SalfError, unknown
 
@@ -68,7 +68,7 @@ def schedule(spec: str | float, rounds: int) -> Schedule:
 
 
 class Optimiser(ABC):
-    """Turns an averaged gradient into a direction; slots are tensors kept for each parameter."""
+    """Turns averaged gradients into directions; slots are tensors kept for each parameter."""
 
     @property
     @abstractmethod
@@ -76,12 +76,8 @@ class Optimiser(ABC):
         """The names of the slots, and the value their entries start with."""
 
     @abstractmethod
-    def direction(self, gradient: Tensor, *slots: Tensor) -> Tensor:
-        """The direction of this step; changes the slots in place."""
-
     def directions(self, gradients: list[Tensor], *slots: list[Tensor]) -> list[Tensor]:
-        """The directions of many parameters."""
-        return [self.direction(*one) for one in zip(gradients, *slots, strict=True)]
+        """The directions of this step, one per parameter; changes the slots in place."""
 
 
 @dataclass(frozen=True)
@@ -97,15 +93,11 @@ class SGD(Optimiser):
     def slots(self) -> Mapping[str, float]:
         return {"velocity": 0.0} if self.momentum else {}
 
-    def direction(self, gradient: Tensor, *slots: Tensor) -> Tensor:
-        return slots[0].mul_(self.momentum).add_(gradient) if slots else gradient
-
     def directions(self, gradients: list[Tensor], *slots: list[Tensor]) -> list[Tensor]:
         if not slots:
             return gradients
         import torch
 
-        # In fewer calls: small models feel each.
         torch._foreach_mul_(slots[0], self.momentum)
         torch._foreach_add_(slots[0], gradients)
         return slots[0]
@@ -130,11 +122,13 @@ class Adaptive(Optimiser):
     def slots(self) -> Mapping[str, float]:
         return {"mean": 0.0, "variance": self.epsilon**2}
 
-    def direction(self, gradient: Tensor, *slots: Tensor) -> Tensor:
-        mean, variance = slots
-        mean.mul_(self.beta1).add_(gradient, alpha=1 - self.beta1)
-        self.accumulate(variance, gradient * gradient)
-        return mean / (variance.sqrt() + self.epsilon)
+    def directions(self, gradients: list[Tensor], *slots: list[Tensor]) -> list[Tensor]:
+        means, variances = slots
+        for gradient, mean, variance in zip(gradients, means, variances, strict=True):
+            mean.mul_(self.beta1).add_(gradient, alpha=1 - self.beta1)
+            self.accumulate(variance, gradient * gradient)
+        both = zip(means, variances, strict=True)
+        return [mean / (variance.sqrt() + self.epsilon) for mean, variance in both]
 
     @abstractmethod
     def accumulate(self, variance: Tensor, square: Tensor) -> None:
@@ -172,27 +166,19 @@ class Adagrad(Adaptive):
         variance.add_(square)
 
 
-OPTIMISERS: Mapping[str, type[Optimiser]] = {
-    "sgd": SGD,
-    "adam": Adam,
-    "yogi": Yogi,
-    "adagrad": Adagrad,
-}
+OPTIMISERS: dict[str, Any] = {"sgd": SGD, "adam": Adam, "yogi": Yogi, "adagrad": Adagrad}
 
 
 def make_optimiser(name: str, settings: Mapping[str, float | None]) -> Optimiser:
     """The optimiser of this name, with those of the settings that are not None."""
     if name not in OPTIMISERS:
         raise unknown("server optimiser", name, OPTIMISERS)
-    cls = OPTIMISERS[name]
     given = {key: value for key, value in settings.items() if value is not None}
-    known = [each.name for each in fields(cls)]  # type: ignore[arg-type]
-    for key in given:
-        if key not in known:
-            raise SalfError(
-                f"{key} is not a setting of server {name!r}, which has {', '.join(known)}."
-            )
-    return cls(**given)
+    known = [each.name for each in fields(OPTIMISERS[name])]
+    for key in given.keys() - set(known):
+        raise SalfError(f"{key} is not a setting of server {name!r}, which has {', '.join(known)}.")
+    optimiser: Optimiser = OPTIMISERS[name](**given)
+    return optimiser
 
 
 class Server:
@@ -206,14 +192,13 @@ class Server:
         client_lr: float | None = None,
     ) -> None:
         if client_lr is not None and not 0 < client_lr < 1e30:
-            raise SalfError(f"client-lr must be positive, not {client_lr}.")
+            raise SalfError(f"client_lr must be positive, not {client_lr}.")
         self.weights = weights
         self.schedule = schedule
         self.optimiser = optimiser or SGD()
         self.client_lr = client_lr
-        self._slots = self.optimiser.slots
         # What the optimiser keeps: a mapping from names to tensors for each of its slots.
-        self.state: dict[str, dict[str, Tensor]] = {slot: {} for slot in self._slots}
+        self.state: dict[str, dict[str, Tensor]] = {slot: {} for slot in self.optimiser.slots}
 
     def local_rate(self, t: int) -> float:
         """The rate of users' own steps on the model of round t."""
@@ -224,46 +209,42 @@ class Server:
         import torch
 
         with torch.no_grad():
-            self._apply(step, self.schedule(t))
+            gradients: dict[str, Tensor] = {}
+            for name, value in step.values.items():
+                if self.weights[name].requires_grad:
+                    gradients[name] = value if self.client_lr is None else value * self.client_lr
+                else:  # a buffer: its mean difference is added as it is
+                    self.weights[name].add_(value)
+            if gradients:
+                moves = self._moves(gradients, step.held)  # in few calls: small models feel each
+                weights = [self.weights[name] for name in gradients]
+                torch._foreach_add_(weights, moves, alpha=-self.schedule(t))
 
-    def _apply(self, step: Step, rate: float) -> None:
+    def _moves(self, gradients: dict[str, Tensor], held: Mapping[str, Tensor]) -> list[Tensor]:
+        """The optimiser's directions; entries that nobody holds stay, and keep their slots."""
         import torch
 
-        whole: dict[str, Tensor] = {}
-        for name, value in step.values.items():
-            weight = self.weights[name]
-            if not weight.requires_grad:  # a buffer: its mean difference is added as it is
-                weight.add_(value)
-                continue
-            if self.client_lr is not None:
-                value = value * self.client_lr
-            for slot, start in self._slots.items():
+        for slot, start in self.optimiser.slots.items():
+            for name, gradient in gradients.items():
                 if name not in self.state[slot]:
-                    self.state[slot][name] = torch.full_like(value, start)
-            if name in step.held:
-                weight.add_(self._direction(name, value, step.held[name]), alpha=-rate)
-            else:
-                whole[name] = value
-        if whole:
-            slots = [[kept[name] for name in whole] for kept in self.state.values()]
-            moves = self.optimiser.directions(list(whole.values()), *slots)
-            torch._foreach_add_([self.weights[name] for name in whole], moves, alpha=-rate)
+                    self.state[slot][name] = torch.full_like(gradient, start)
+        slots = list(self.state.values())
+        partly = gradients.keys() & held.keys()
+        before = {name: [kept[name].clone() for kept in slots] for name in partly}
+        of_all = [[kept[name] for name in gradients] for kept in slots]
+        found = self.optimiser.directions(list(gradients.values()), *of_all)
+        moves = dict(zip(gradients, found, strict=True))
+        for name, old in before.items():
+            moves[name] = moves[name] * held[name]
+            for kept, value in zip(slots, old, strict=True):
+                kept[name].copy_(kept[name].where(held[name], value))
+        return list(moves.values())
 
     def load_state(self, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Continue with what another server's optimiser kept."""
         for slot, kept in self.state.items():
             for name, tensor in groups.get(slot, {}).items():
-                if tensor.shape != self.weights[name].shape:
-                    raise ValueError(f"{name!r} has a different shape")
                 kept[name] = tensor.to(self.weights[name].device)
-
-    def _direction(self, name: str, gradient: Tensor, held: Tensor) -> Tensor:
-        slots = [kept[name] for kept in self.state.values()]
-        before = [slot.clone() for slot in slots]
-        direction = self.optimiser.direction(gradient, *slots) * held
-        for slot, old in zip(slots, before, strict=True):
-            slot.copy_(slot.where(held, old))  # entries that nobody holds keep theirs
-        return direction
 
 
 def _check(name: str, value: float) -> None:

@@ -1,6 +1,5 @@
 """What each layer costs: the operations of the forward and the backward pass, and bytes sent."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -9,14 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from salf.core.arrivals import Floats
+from salf.core.compression import upload_bytes
 from salf.core.deadline import Backpropagation
-from salf.core.inputs import tensors_in, unchanged
-from salf.core.layers import Layers, sent_bytes
+from salf.core.inputs import Operations, tensors_in, unchanged
+from salf.core.layers import Layers
 
 LARGE, DEPTHWISE = "large", "depthwise"  # kinds of convolutions that devices are slower with
 SMALL = 9  # entries of the largest kernel for which there are fast algorithms
@@ -55,14 +54,28 @@ def work(model: nn.Module, layers: Layers, example: Tensor) -> Work:
     first layer does not need). The model is left unchanged.
     """
     done: list[Product] = []
+    ahead: list[list[Product]] = [[] for _ in layers]  # of the forward pass, by layer
+    weights = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    layer_of = {
+        id(weights[name]): index
+        for index, layer in enumerate(layers)
+        for name in (*layer.parameters, *layer.frozen)
+    }
+    latest = 0
+
+    def note(used: list[Tensor]) -> None:
+        nonlocal latest
+        latest = next((layer_of[id(each)] for each in used if id(each) in layer_of), latest)
+        ahead[latest] += done[sum(map(len, ahead)) :]
+
     # The fused attention kernel of the CPU is not counted; the plain one is made of products.
     with unchanged(model), sdpa_kernel(SDPBackend.MATH), _Recorder(done):
-        by_layer = _ByLayer(model, layers, done)
 
         def loss() -> Tensor:
-            with by_layer:
+            with Operations(note):
                 outputs = model(example)
-            return torch.stack([output.sum() for output in tensors_in(outputs)]).sum()
+            sums = [each.sum() for each in tensors_in(outputs) if each.requires_grad]
+            return torch.stack(sums).sum()
 
         # Backpropagation times its layers; here its clock counts operations instead of seconds.
         times = Backpropagation(model, layers, now=lambda: float(len(done))).within(None, loss)
@@ -70,7 +83,7 @@ def work(model: nn.Module, layers: Layers, example: Tensor) -> Work:
     for number in range(len(layers), 0, -1):
         begin, end = end, end + int(times.layers[number])
         behind.append(done[begin:end])
-    passes = by_layer.done, behind[::-1]
+    passes = ahead, behind[::-1]
 
     def counted(*kinds: str) -> Floats:
         counts = [[sum(n for n, k in own if k in kinds) for own in each] for each in passes]
@@ -80,7 +93,7 @@ def work(model: nn.Module, layers: Layers, example: Tensor) -> Work:
     return Work(
         forward,
         backward,
-        np.array([sent_bytes(model, layer) for layer in layers], np.float64),
+        np.array(upload_bytes(layers, weights), np.float64),
         counted(LARGE),
         counted(DEPTHWISE),
         np.array([[len(own) for own in each] for each in passes], np.float64),
@@ -128,35 +141,3 @@ def _kind(value: Tensor, weight: Tensor, groups: int) -> str:
     if 1 < groups == value.shape[1]:
         return DEPTHWISE
     return LARGE if prod(weight.shape[2:]) > SMALL else ""
-
-
-class _ByLayer(TorchFunctionMode):
-    """Attributes what is computed during each call of a torch function to a layer."""
-
-    def __init__(self, model: nn.Module, layers: Layers, done: list[Product]) -> None:
-        super().__init__()
-        self.done: list[list[Product]] = [[] for _ in layers]
-        self._layer = 0
-        self._all = done
-        parameters = dict(model.named_parameters())
-        self._layer_of = {
-            id(parameters[name]): index
-            for index, layer in enumerate(layers)
-            for name in (*layer.parameters, *layer.frozen)
-        }
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        before = len(self._all)
-        kwargs = kwargs or {}
-        result = func(*args, **kwargs)
-        done = self._all[before:]
-        if done or isinstance(result, Tensor):  # not a look at a parameter's shape or device
-            used = self._layers_in([*args, *kwargs.values()])
-            self._layer = used[0] if used else self._layer
-        self.done[self._layer] += done
-        return result
-
-    def _layers_in(self, values: Sequence[Any]) -> list[int]:
-        """The layers of the parameters among the arguments; recurrent networks pass a list."""
-        flat = [x for value in values for x in (value if isinstance(value, list) else [value])]
-        return [self._layer_of[id(value)] for value in flat if id(value) in self._layer_of]

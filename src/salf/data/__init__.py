@@ -16,20 +16,6 @@ from salf.data.users_data import (
 )
 
 __all__ = [
-    "DataSet",
-    "OwnData",
-    "Partition",
-    "Partitioned",
-    "Samples",
-    "UsersData",
-    "are_of_users",
-    "example",
-    "from_tensors",
-    "given",
-    "holdout",
-    "load",
-    "of_users",
-    "some",
-    "split",
-    "synthetic",
-]
+    "DataSet", "OwnData", "Partition", "Partitioned", "Samples", "UsersData", "are_of_users",
+    "example", "from_tensors", "given", "holdout", "load", "of_users", "some", "split", "synthetic",
+]  # fmt: skip

@@ -1,7 +1,6 @@
-"""Files of data sets: where the cache is, how they are read, and what they hash to."""
+"""Files of data sets: where the cache is, and how they are read."""
 
 import gzip
-import hashlib
 import os
 import zlib
 from collections.abc import Iterable, Mapping
@@ -22,9 +21,6 @@ class DataFile(NamedTuple):
 
     path: Path
     content: Bytes
-
-    def checksum(self, algorithm: str) -> str:
-        return hashlib.new(algorithm, np.ascontiguousarray(self.content).data).hexdigest()
 
 
 def cache_folder() -> Path:

@@ -10,9 +10,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from torch import Tensor
 
-from salf.common import registry
+from salf.common import Report, registry
 from salf.common.errors import SalfError, unknown
-from salf.common.progress import Report
 from salf.data.digits import NAME as DIGITS
 from salf.data.digits import load_digits
 from salf.data.files import cache_folder
@@ -37,10 +36,9 @@ def load(
     """
     kind, colon, value = spec.partition(":")
     if spec in RECIPES:
-        if folder is not None and not Path(folder).is_dir():
+        if folder is not None and not folder.is_dir():
             raise SalfError(f"the data folder {folder} does not exist.")
-        at = None if folder is None else Path(folder)
-        return load_named(RECIPES[spec], at, Path(cache or cache_folder()), report or _LOG.warning)
+        return load_named(RECIPES[spec], folder, cache or cache_folder(), report or _LOG.warning)
     if spec == DIGITS:
         return load_digits()
     if kind == "synthetic" and (value or not colon):

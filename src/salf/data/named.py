@@ -1,5 +1,6 @@
 """The data sets known by name: where each is looked for, and how it is checked."""
 
+import hashlib
 import shutil
 import tarfile
 import tempfile
@@ -8,14 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 
+from salf.common import Report
 from salf.common.bars import Bar
 from salf.common.errors import DataUnavailable, SalfError
 from salf.common.files import write_whole
-from salf.common.progress import Report
-from salf.data.files import Bytes, DataFile, read_files
+from salf.data.files import DataFile, read_files
 from salf.data.idx import PARTS, decode_idx, find_parts
 from salf.data.samples import DataSet, Samples
 from salf.data.sources import Source, packaged, web
@@ -26,8 +26,6 @@ ARCHIVE = "cifar-10-binary.tar.gz"
 BATCHES = (*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin")
 ROW = 1 + 3 * 32 * 32  # bytes: a label and the planes of red, green and blue
 IDX_FILES = {part: f"{part}-idx{3 if 'images' in part else 1}-ubyte" for part in PARTS}
-
-Halves = tuple[Samples, Samples, str]  # train, test, and how far their bytes were checked
 
 
 @dataclass(frozen=True)
@@ -56,12 +54,22 @@ def load_named(recipe: NamedSet, folder: Path | None, cache: Path, report: Repor
     """Look in the cache, then in `folder`, then fetch, and say what was tried if all that fails."""
     home, tried = cache / recipe.name, list[str]()
     for base in [home, *([folder] if folder else []), *([INSTALLED] if INSTALLED.is_dir() else [])]:
-        if found := _look(recipe, base, tried, report):
-            return _data_set(recipe, found, "the cache" if base == home else f"the folder {base}")
+        reasons = []
+        for place in recipe.places(base):
+            try:
+                if paths := recipe.find(place):
+                    files = read_files(paths, recipe.files, place)
+                    origin = "the cache" if base == home else f"the folder {base}"
+                    return _checked(recipe, files, origin, recipe.copies)
+            except (SalfError, OSError) as error:
+                # Said aloud, since the files are there and somebody thinks that they are good.
+                reasons.append(str(error).rstrip("."))
+                report(f"not used: {reasons[-1]}")
+        tried.append(f"{base}: {', '.join(reasons) or 'not found'}")
     for source in recipe.sources:
         report(f"downloading {recipe.title} from {source.name}")
         try:
-            return _data_set(recipe, _fetched(recipe, source, home), source.name)
+            return _fetched(recipe, source, home)
         except (SalfError, OSError, EOFError, zlib.error, tarfile.TarError) as error:
             tried.append(f"{source.name}: {str(error).rstrip('.')}")
             report(f"that failed: {error}")
@@ -72,34 +80,22 @@ def load_named(recipe: NamedSet, folder: Path | None, cache: Path, report: Repor
     )
 
 
-def _look(recipe: NamedSet, base: Path, tried: list[str], report: Report) -> Halves | None:
-    reasons = []
-    for place in recipe.places(base):
-        try:
-            if paths := recipe.find(place):
-                return _checked(recipe, read_files(paths, recipe.files, place), recipe.copies)
-        except (SalfError, OSError) as error:
-            # Said aloud, since the files are there and somebody thinks that they are good.
-            reasons.append(str(error).rstrip("."))
-            report(f"not used: {reasons[-1]}")
-    tried.append(f"{base}: {', '.join(reasons) or 'not found'}")
-    return None
-
-
-def _checked(recipe: NamedSet, files: Mapping[str, DataFile], copies: bool) -> Halves:
+def _checked(
+    recipe: NamedSet, files: Mapping[str, DataFile], origin: str, copies: bool = False
+) -> DataSet:
     wrong = [
         file.path
         for part, file in files.items()
-        if file.checksum(recipe.algorithm) != recipe.checksums[part]
+        if hashlib.new(recipe.algorithm, file.content.data).hexdigest() != recipe.checksums[part]
     ]
     # If some files are the official ones, the others should be.
     if wrong and not (copies and len(wrong) == len(files)):
         raise SalfError(f"{wrong[0]} is damaged or another file ({recipe.algorithm} differs)")
     checked = "added by hand, not verified as official" if wrong else f"{recipe.algorithm} verified"
-    return (*recipe.decode(files), checked)
+    return DataSet(recipe.name, *recipe.decode(files), CLASSES, f"{origin}, {checked}")
 
 
-def _fetched(recipe: NamedSet, source: Source, home: Path) -> Halves:
+def _fetched(recipe: NamedSet, source: Source, home: Path) -> DataSet:
     """Fetch files, check them, and only then put them into the cache."""
     home.mkdir(parents=True, exist_ok=True)
     # Inside the cache, which has room for it; the system's folder for these may not.
@@ -111,16 +107,11 @@ def _fetched(recipe: NamedSet, source: Source, home: Path) -> Halves:
         for place in [Path(scratch), *Path(scratch).rglob("*/")]:
             if paths := recipe.find(place):
                 files = read_files(paths, recipe.files, place)
-                found = _checked(recipe, files, copies=False)
+                found = _checked(recipe, files, source.name)
                 for part, file in files.items():
                     write_whole(home / recipe.files[part], file.content)
                 return found
     raise SalfError("it contains none of the files")
-
-
-def _data_set(recipe: NamedSet, found: Halves, origin: str) -> DataSet:
-    train, test, checked = found
-    return DataSet(recipe.name, train, test, CLASSES, f"{origin}, {checked}")
 
 
 def _find_batches(folder: Path) -> dict[str, Path]:
@@ -130,20 +121,17 @@ def _find_batches(folder: Path) -> dict[str, Path]:
 def _decode_batches(files: Mapping[str, DataFile]) -> tuple[Samples, Samples]:
     """CIFAR-10 in its binary version: rows of a label and 3072 pixels (no pickle)."""
     tables = []
-    for name in BATCHES:
-        path, content = files[name]
+    for path, content in (files[name] for name in BATCHES):
         if len(content) == 0 or len(content) % ROW:
             raise SalfError(f"{path} has {len(content)} bytes, which is not rows of {ROW}.")
-        tables.append(content.reshape(-1, ROW))
-        if (label := tables[-1][:, 0].max()) > 9:
+        tables.append(torch.from_numpy(content).view(-1, ROW))
+        if (label := int(tables[-1][:, 0].max())) > 9:
             raise SalfError(f"{path} has the label {label}; labels must be 0 to 9.")
-
-    def samples(*tables: Bytes) -> Samples:
-        pixels = np.concatenate([table[:, 1:] for table in tables])
-        labels = np.concatenate([table[:, 0] for table in tables]).astype(np.int64)
-        return Samples(torch.from_numpy(pixels).view(-1, 3, 32, 32), torch.from_numpy(labels))
-
-    return samples(*tables[:-1]), samples(tables[-1])
+    train, test = (
+        Samples(rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0].long())
+        for rows in (torch.cat(tables[:-1]), tables[-1])
+    )
+    return train, test
 
 
 _GZ = [f"{name}.gz" for name in IDX_FILES.values()]

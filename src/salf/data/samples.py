@@ -137,13 +137,15 @@ def samples_of(whose: str, data: Any) -> Samples:
 def is_data_set(data: object) -> bool:
     """Whether it has a length and gives samples one by one, as a Dataset of PyTorch does."""
     if isinstance(data, list):
-        return bool(data) and all(
-            isinstance(each, Mapping) or (isinstance(each, tuple) and len(each) == 2)
-            for each in data
-        )
+        return bool(data) and all(isinstance(each, Mapping) or is_pair(each) for each in data)
     if isinstance(data, (Tensor, np.ndarray, Inputs, Mapping, tuple, str, bytes)):
         return False
     return hasattr(data, "__len__") and hasattr(data, "__getitem__")
+
+
+def is_pair(data: object) -> bool:
+    """Whether it may be inputs and labels, or a sample with its label."""
+    return isinstance(data, tuple) and len(data) == 2
 
 
 def items_of(whose: str, data: Any, places: Sequence[int]) -> Samples:

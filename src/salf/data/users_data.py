@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from salf.common.errors import SalfError, unknown
 from salf.core.draws import Keyed, Purpose, distinct
 from salf.core.inputs import cat
-from salf.data.samples import Samples, is_data_set, items_of, samples_of
+from salf.data.samples import Samples, is_data_set, is_pair, items_of, samples_of
 
 Index = NDArray[np.int64]
 
@@ -201,7 +201,7 @@ def of_users(data: Any, users: int | None = None) -> UsersData | None:
     if isinstance(data, list):
         if users not in (None, len(data)):
             raise SalfError(f"the data are for {len(data)} users, but users is {users}.")
-        return _joined(data) if all(map(_is_pair, data)) else OwnData(data.__getitem__, len(data))
+        return _joined(data) if all(map(is_pair, data)) else OwnData(data.__getitem__, len(data))
     if users is None:
         raise SalfError(
             "data is a function of the user's number: pass the number of users as users=."
@@ -212,12 +212,8 @@ def of_users(data: Any, users: int | None = None) -> UsersData | None:
 def are_of_users(data: Any) -> bool:
     """Whether data are the users' own already."""
     if isinstance(data, list):
-        return bool(data) and all(_is_pair(each) or _is_set(each) for each in data)
+        return bool(data) and all(is_pair(each) or _is_set(each) for each in data)
     return callable(data) and not _is_set(data)
-
-
-def _is_pair(data: Any) -> bool:
-    return isinstance(data, tuple) and len(data) == 2
 
 
 def _is_set(data: Any) -> bool:
@@ -288,8 +284,8 @@ def split(spec: str, labels: Tensor, users: int, rng: np.random.Generator) -> Pa
             "shared:K, in which users may hold the same samples."
         )
     if spec == "iid":
-        return _iid(count, users, rng)
-    if name == "dirichlet":
+        parts = np.array_split(rng.permutation(count), users)
+    elif name == "dirichlet":
         alpha = _number(spec, value, "dirichlet:0.5")
         parts = _dirichlet(_classes(spec, labels), users, alpha, rng)
     elif name == "shards":
@@ -325,14 +321,6 @@ def holdout(count: int, fraction: float, rng: np.random.Generator) -> tuple[Inde
         raise SalfError(f"holding out {fraction} of {count} samples leaves none.")
     order = rng.permutation(count)
     return np.sort(order[held:]), np.sort(order[:held])
-
-
-def _iid(count: int, users: int, rng: np.random.Generator) -> Partition:
-    order = rng.permutation(count)
-    sizes = np.full(users, count // users)
-    sizes[: count % users] += 1
-    owner = np.repeat(np.arange(users), sizes)
-    return Partition(order[np.lexsort((order, owner))], sizes)
 
 
 def _dirichlet(classes: Index, users: int, alpha: float, rng: np.random.Generator) -> list[Index]:

@@ -213,23 +213,28 @@ class Engine:
         if network.draws is not None:
             torch.default_generator.manual_seed(network.draws.torch_seed_of(number))
         local = replace(network.local, own=network.own(number))
-        with placed(network.leaves), self.dropping(network.draws, user):
+        self.begin(network.draws, user)
+        with placed(network.leaves):
             device = _ToDepth(self, user, steps, depth, network, rows)
             done = local_update(device, self.layers, steps, local)
         return done.tensors, done.loss
 
-    def dropping(self, draws: Keyed | None, users: Ints) -> AbstractContextManager[object]:
-        """Passes in which dropout, if there is any, is that of these users."""
+    def begin(self, draws: Keyed | None, users: Ints) -> None:
+        """Dropout, if there is any, is that of these users in the passes to come."""
         self.dropout = Dropout(draws, users) if self._may_drop and draws is not None else None
+
+    def dropping(self) -> AbstractContextManager[object]:
+        """A forward pass with dropout as it is begun."""
         return self.dropout or nullcontext()
 
     def loss_of(self, network: Network, inputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of one user."""
         forward = network.forward_weights()
-        if forward is None:
-            outputs = self.model(inputs)
-        else:
-            outputs = functional_call(self.model, dict(forward), (inputs,))
+        with self.dropping():
+            if forward is None:
+                outputs = self.model(inputs)
+            else:
+                outputs = functional_call(self.model, dict(forward), (inputs,))
         return user_losses(self.loss, outputs, targets, users=1).sum()
 
     def _network(self, plan: RoundPlan, group: Group, local: LocalSteps) -> Network:

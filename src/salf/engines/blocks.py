@@ -1,7 +1,6 @@
 """Engines that run a model's blocks on the rows of many users at once; here, the grouped one."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -180,15 +179,17 @@ class BlockEngine(Engine):
         parts = users if isinstance(users, RowParts) else None
         share = None if parts is None else parts.share
         signals, (inputs, targets) = signals_of(len(c), c.tobytes()), batch
-        with nullcontext() if isinstance(users, RowParts) else self.dropping(network.draws, users):
+        if not isinstance(users, RowParts):
+            self.begin(network.draws, users)
+        with self.dropping():
             outputs = self._outputs(signals, network.forward_weights(), inputs)
-            losses = total_and_objective(self.loss, outputs, targets, signals.factors, share)
-            update = backward_to(signals.depth, losses[1], network.leaves, self.layers)
+        total, objective = total_and_objective(self.loss, outputs, targets, signals.factors, share)
+        update = backward_to(signals.depth, objective, network.leaves, self.layers)
         if network.narrow is None and self._has_norms:
             update |= self._moved_statistics(signals)
         reached = signals.reached if parts is None else parts.reached(c)
         aggregate.add_sum(update, signals.scale, reached, signals.total, network.held)
-        return float(losses[0].item())
+        return float(total.item())
 
     @cached_property
     def _has_norms(self) -> bool:

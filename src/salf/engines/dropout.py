@@ -60,7 +60,7 @@ class Dropout(TorchFunctionMode):
         each, left_over = divmod(shape.numel(), 1 if level > 0 else len(self.places))
         if dimensions not in (None, value.dim()) or left_over:
             return func(*args, **kwargs)
-        mask = self._mask(each, kwargs["p"]).to(value.device, value.dtype)
+        mask = self._mask(each, kwargs["p"], value)
         full = *shape, *[1] * (value.dim() - len(shape))
         if level > 0:
             mask = torch._C._functorch._add_batch_dim(mask.view(-1, *full), 0, level)
@@ -68,15 +68,16 @@ class Dropout(TorchFunctionMode):
             mask = mask.view(full)
         return value.mul_(mask) if kwargs["inplace"] else value * mask
 
-    def _mask(self, each: int, p: float) -> Tensor:
+    def _mask(self, each: int, p: float, like: Tensor) -> Tensor:
         """So many entries for each user: 0, or what keeps the mean."""
         least, numbers = round(p * VALUES), []
         for place in self.places:
+            self._calls[place] += 1
             stream = self._draws.stream(self._users[place], self._calls[place])
             numbers.append(stream.random_raw(-(-each // 4)).view(np.int16)[:each])  # of 64 bits
-            self._calls[place] += 1
-        kept = torch.from_numpy(np.concatenate(numbers)) >= least - VALUES // 2
-        return kept * (VALUES / (VALUES - least))
+        bits = np.concatenate(numbers) if len(numbers) > 1 else numbers[0]
+        kept = torch.from_numpy(bits) >= least - VALUES // 2
+        return kept.to(like.device, like.dtype).mul_(VALUES / (VALUES - least))
 
     def _is_recomputed(self) -> bool:
         """Whether this part of a model is computed again in the backward pass, without this mode.

@@ -154,8 +154,8 @@ class FusedEngine(BlockEngine):
         chunk = self._users_per_chunk(group, rows, kept=self._parameter_bytes)
         for start in range(0, len(order), chunk):
             some = order[start : start + chunk]
-            with self.dropping(network.draws, group.users[some]):
-                total += self._separate_pass(depth[some], network, *rows(group.users[some]))
+            self.begin(network.draws, group.users[some])
+            total += self._separate_pass(depth[some], network, *rows(group.users[some]))
             for column, at in enumerate(some.tolist()):
                 update: dict[str, Tensor] = {}
                 for block in self._separate[depth[at] - 1 :]:
@@ -176,7 +176,8 @@ class FusedEngine(BlockEngine):
         def run(index: int, inputs: Tensor, users: int) -> Tensor:
             return self._separate[index](inputs, users, network.leaves)
 
-        outputs = self._outputs(signals, network.forward_weights(), inputs, run)
+        with self.dropping():
+            outputs = self._outputs(signals, network.forward_weights(), inputs, run)
         total, objective = total_and_objective(self.loss, outputs, targets, signals.of[-1])
         reached = [
             network.leaves[name]

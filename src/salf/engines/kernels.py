@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from salf.common.errors import SalfError
 from salf.core.narrow import BATCH_NORMS
 
+LEAST_POOLED = 2**15  # numbers; for fewer, PyTorch's own pooling is as fast
 # Output channels up to which the inputs' gradient of a convolution is faster as a convolution.
 MOST_THIN = 8
 
@@ -36,16 +37,19 @@ def stand_in(module: nn.Module) -> nn.Module:
 Place = tuple[dict[str, nn.Module | None], str, nn.Module, nn.Module]
 
 
-def stand_ins_inside(modules: Iterable[nn.Module], norms: bool = True) -> Iterator[Place]:
-    """(the children of a module, a child's name, the child, what stands in for it)."""
+def stand_ins_inside(modules: Iterable[nn.Module], exact: bool = False) -> Iterator[Place]:
+    """(the children of a module, a child's name, the child, what stands in for it).
+
+    With `exact`, only what computes the same bits, for one user as for many.
+    """
     others: dict[int, nn.Module] = {}  # one for every module, however many places it has
     for parent in (parent for outer in modules for parent in outer.modules()):
         if isinstance(parent, torch.jit.ScriptModule):  # its children cannot be replaced
             continue
         for name, child in parent._modules.items():
-            if child is not None and (norms or type(child) not in BATCH_NORMS):
+            if child is not None:
                 other = others.setdefault(id(child), stand_in(child))
-                if other is not child:
+                if isinstance(other, HalvingMaxPool) or not (exact or other is child):
                     yield parent._modules, name, child, other
 
 
@@ -106,7 +110,7 @@ class HalvingMaxPool(StandIn):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Halve height and width."""
-        if self.hooked:
+        if self.hooked or inputs.numel() < LEAST_POOLED:
             return self.own(inputs)  # type: ignore[no-any-return]
         outputs: Tensor = _HalvingMaxPool.apply(inputs)  # type: ignore[no-untyped-call]
         return outputs

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from salf.common.errors import in_one_line
-from salf.core.inputs import Inputs, equal, unchanged
+from salf.core.inputs import Inputs, unchanged
 from salf.engines.blocks import BlockEngine
 from salf.engines.dropout import WithoutDropout
 
@@ -66,7 +66,7 @@ class _Probe:
         buffers = {name: value.clone() for name, value in model.named_buffers()}
         given = self.inputs.clone()
         together = self._outputs(given)
-        if not equal(given, self.inputs):
+        if not given.equal(self.inputs):
             return f"{who} modifies its input in place"
         for name, value in model.named_buffers():
             if not torch.equal(value, buffers[name]):
@@ -129,7 +129,7 @@ class _Probe:
 
     def _replacements(self, own: slice) -> Iterator[Tensor]:
         """Other rows that a user might have: somebody else's, and some of other sizes."""
-        yield self.inputs.roll(ROWS, 0)[own]
+        yield self.inputs[list(range(own.start - ROWS, own.stop - ROWS))]
         rows: Any = self.inputs[own]
         parts = rows.parts.items() if isinstance(rows, Inputs) else [(None, rows)]
         for key, part in parts:
@@ -137,7 +137,8 @@ class _Probe:
             if part.is_floating_point():
                 others += [part * torch.nan, torch.zeros_like(part), torch.randn(part.shape) * 100]
             for other in others:
-                yield other if key is None else cast(Tensor, rows.changed(key, other.to(part)))
+                changed = Inputs({**rows.parts, key: other.to(part)}) if key is not None else other
+                yield cast(Tensor, changed)
 
 
 def same(found: Tensor, wanted: Tensor, least: float = 0.0) -> bool:

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from salf.common.errors import SalfError
+from salf.common.errors import SalfError, portable
 from salf.core.arrivals import Ints
 from salf.core.draws import Keyed
 from salf.core.rules import State
@@ -50,7 +50,7 @@ class Crew:
     """
 
     def __init__(self, model: nn.Module, rows_of: RowsOf) -> None:
-        self.stand_ins = list(stand_ins_inside([model], norms=False))
+        self.stand_ins = list(stand_ins_inside([model], exact=True))
         self.workers: list[_Worker] = []
         self.rows_of = rows_of
         self._count, self._due = torch.get_num_threads(), False
@@ -253,18 +253,9 @@ def _work(
                     update, loss = engine.user(user, news.steps, news.depth, own, rows)
                 pipe.send((news.place, slots[news.slot].fill(update), loss))
             except Exception as error:  # whatever somebody else's code raises
-                pipe.send((news.place, _portable(error), 0.0))
+                pipe.send((news.place, portable(error), 0.0))
     except (EOFError, ConnectionError):
         return
-
-
-def _portable(error: Exception) -> Exception:
-    """The error as the parent can raise it."""
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:  # an exception with arguments of its own
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error
 
 
 def can_spread(engine: Engine) -> bool:

@@ -144,9 +144,8 @@ class StackedEngine(Engine):
         for start in range(0, len(order), chunk):
             some = order[start : start + chunk]
             users, counts = group.users[some], group.gradients[:, some]
-            with self.dropping(network.draws, users):
-                found = self._local_steps(users, counts, network, rows)
-            yield some, *found
+            self.begin(network.draws, users)
+            yield some, *self._local_steps(users, counts, network, rows)
 
     def _users_per_chunk(self, group: Group, rows: Rows) -> int:
         """Measured on the full network whatever the group's is, as in the fused engine."""
@@ -154,8 +153,8 @@ class StackedEngine(Engine):
             inputs, _ = rows(group.users[:1])
             stack = {n: w.clone().requires_grad_() for n, w in self.stack(self.weights, 1).items()}
             network = Network(self.weights)
-            with self.dropping(Keyed(0, 0), group.users[:1]):
-                saved = saved_bytes(lambda: self.outputs(network, stack, inputs[None]), stack)
+            self.begin(Keyed(0, 0), group.users[:1])
+            saved = saved_bytes(lambda: self.outputs(network, stack, inputs[None]), stack)
             self._user_bytes = saved + COPIES * sum(weight.nbytes for weight in stack.values())
         return max(1, self.chunk_bytes // self._user_bytes)
 
@@ -253,7 +252,8 @@ class StackedEngine(Engine):
             forward = own if network.narrow is None else network.narrow.forward_view(own)
             return functional_call(self.model, forward, (rows,))  # type: ignore[no-any-return]
 
-        return torch.vmap(one_user)(dict(stack), inputs)
+        with self.dropping():
+            return torch.vmap(one_user)(dict(stack), inputs)
 
     def stack(self, weights: Weights, users: int) -> dict[str, Tensor]:
         """Copies of the weights, one for every user."""

@@ -39,18 +39,22 @@ _OURS = {
 
 
 @contextmanager
-def cluster(address: str | None = None, federation: str = FEDERATION) -> Iterator[None]:
+def cluster(
+    address: str | None = None, federation: str = FEDERATION, **more: Any
+) -> Iterator[None]:
     """A Ray of our own, or with an address the one that is there.
 
     Our own listens on the loopback address only, asks for a token that is known to this process
     and those started from it, and is ended afterwards with all that runs in it. For another, the
-    environment says how to get in, as Ray has it (RAY_AUTH_MODE, RAY_AUTH_TOKEN, ...).
+    environment says how to get in, as Ray has it (RAY_AUTH_MODE, RAY_AUTH_TOKEN, ...). `more` is
+    passed to `ray.init`.
     """
     settings: dict[str, Any] = {
         "address": address or "local",
         "namespace": federation,
         "log_to_driver": False,
         "configure_logging": False,
+        **more,
     }
     folder = None
     with ExitStack() as stack:

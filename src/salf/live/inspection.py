@@ -16,7 +16,6 @@ from salf.live.update import Rejected, Update
 WINDOW = 200  # users whose norms of a layer are remembered
 LATELY = 9  # norms of a user that are remembered
 ENOUGH = 3  # users whose norms make a bound that none of them can raise alone
-ENOUGH_NORMS = 10  # norms before fewer users than that make one
 FACTOR = 50.0  # how far from the usual an honest update may be
 
 
@@ -39,9 +38,8 @@ class Usual:
     bound alone, also where few reach a layer. It is learned from what is refused, too, so that
     honest users whose gradients grow are not locked out. It never falls, because late in training
     most gradients are small and the few that are not are those that matter. It is learned a whole
-    round at a time: else those who answer first would have it to themselves.
-
-    As long as there are fewer than `ENOUGH` users, it is the smaller one's.
+    round at a time: else those who answer first would have it to themselves. Fewer than `ENOUGH`
+    users have none.
     """
 
     def __init__(self) -> None:
@@ -55,22 +53,13 @@ class Usual:
             self.norms[user].append(norm)
         while len(self.norms) > WINDOW:
             del self.norms[next(iter(self.norms))]
-        if self.is_voted:
-            self.largest = max(self.largest, self._median())
-
-    @property
-    def is_voted(self) -> bool:
-        return len(self.norms) >= ENOUGH
+        if len(self.norms) >= ENOUGH:
+            usual = median_low([median(each) for each in self.norms.values()])
+            self.largest = max(self.largest, usual)
 
     def bound(self) -> float | None:
         """None while too little is known."""
-        if self.is_voted:
-            return FACTOR * self.largest
-        enough = sum(map(len, self.norms.values())) >= ENOUGH_NORMS
-        return FACTOR * self._median() if enough else None
-
-    def _median(self) -> float:
-        return median_low([median(each) for each in self.norms.values()])
+        return FACTOR * self.largest if len(self.norms) >= ENOUGH else None
 
 
 class Inspection:
@@ -103,11 +92,9 @@ class Inspection:
             for layer in layers
         ]
 
-    def check(self, update: Update, round: int) -> bool:
-        """Whether all its parts have a bound; `Rejected` if it may not be used in this round."""
+    def check(self, user: str, update: Update) -> bool:
+        """Whether all parts of a user's update have a bound; `Rejected` if it may not be used."""
         layers, (begun, planned) = len(self.layers), (update.steps, update.planned)
-        if update.round != round:
-            raise Rejected(f"it is for round {update.round}, but this is round {round}")
         if not 1 <= update.depth <= layers + 1:
             raise Rejected(f"its depth {update.depth} is outside 1..{layers + 1}")
         if not 1 <= begun <= planned <= self.local_steps:
@@ -127,7 +114,7 @@ class Inspection:
                 raise Rejected(f"{name!r} makes a variance negative")
         norms = self._norms(update)
         for part, norm in norms.items():
-            self._seen.setdefault(part, {})[update.user] = norm
+            self._seen.setdefault(part, {})[user] = norm
         return self._are_bounded(norms)
 
     def check_norms(self, update: Update) -> None:
@@ -149,11 +136,10 @@ class Inspection:
         """
         if self.max_norm is not None and part.gradients:
             return self.max_norm
-        own = self._usual[part]
-        if not part.gradients or (own.is_voted and own.bound()):
-            return own.bound()
-        others = (each for of, each in self._usual.items() if of.gradients and each.is_voted)
-        return max((each.bound() or 0.0 for each in others), default=0.0) or own.bound() or None
+        own = self._usual[part].bound()
+        if own or not part.gradients:
+            return own
+        return max(each.bound() or 0.0 for of, each in self._usual.items() if of.gradients) or None
 
     def state(self) -> tuple[list[Any], dict[str, Tensor]]:
         """What was learned, part by part: the largest median, and the last norms of users."""

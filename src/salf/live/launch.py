@@ -15,7 +15,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from salf.common.errors import SalfError
-from salf.common.files import temporary_folder
 from salf.core import rows as records
 from salf.core.rows import Row
 from salf.core.server import schedule
@@ -35,7 +34,7 @@ log = logging.getLogger("salf.live")
 
 
 class Watcher(Protocol):
-    """Somebody who looks on, such as the command line."""
+    """Somebody who looks on, such as the command line; by default, nobody: there is a log."""
 
     def begin(self, config: LiveConfig, layers: Sequence[str]) -> None:
         """The federation is put together."""
@@ -55,7 +54,7 @@ class Watcher(Protocol):
 
 
 class Nobody(Watcher):
-    """Nobody looks on: there is a log."""
+    """Whoever does not look on."""
 
 
 @dataclass(frozen=True)
@@ -69,18 +68,18 @@ class Joining:
 
     def check(self, users: int, backend: str) -> None:
         """Refuse what cannot be."""
-        given = (self.address, self.here, self.min_users)
-        if backend != "ray" and any(each is not None for each in given):
+        numbers = {"here": self.here, "min_users": self.min_users}
+        given = {name: number for name, number in numbers.items() if number is not None}
+        if backend != "ray" and (given or self.address):
             raise SalfError(
                 "address=, here= and min_users= are for Ray; see docs/flower.md for Flower's."
             )
-        for name, number in (("here", self.here), ("min_users", self.min_users)):
-            if number is not None and self.address is None:
+        for name, number in given.items():
+            if self.address is None:
                 raise SalfError(
-                    f"nobody can join a Ray cluster that salf starts itself: {name}= needs "
-                    "address=."
+                    f"nobody can join a Ray cluster that salf starts: {name}= needs address=."
                 )
-            if number is not None and not 0 <= number <= users:
+            if not 0 <= number <= users:
                 raise SalfError(f"{name}= must be from 0 to the number of users, {users}.")
 
 
@@ -117,7 +116,9 @@ def run(
             if folder is not None:
                 folder.begin(config)
             if config.backend == "flower":
-                return _on_flower(config, folder, watcher)
+                from salf.live.flower.app import run_here
+
+                return run_here(config, folder, watcher)
             with _on_ray(config, folder, joining, watcher) as link:
                 return serve(config, link, folder, problem, on_round, watcher)
 
@@ -142,15 +143,6 @@ def trusting(config: LiveConfig, joining: Joining, say: Callable[[str], None]) -
     return config.changed(robust=rule)
 
 
-def _on_flower(config: LiveConfig, folder: RunFolder | None, watcher: Watcher) -> Result:
-    from salf.live.flower.app import run_here
-
-    with temporary_folder("salf-live") as scratch:
-        kept = folder or RunFolder(scratch)
-        summary = run_here(config, kept, watcher)
-        return Result(config, kept.history(summary), summary)
-
-
 @contextmanager
 def _on_ray(
     config: LiveConfig, folder: RunFolder | None, joining: Joining, watcher: Watcher
@@ -158,22 +150,18 @@ def _on_ray(
     """The link to users on Ray, once they are ready."""
     from salf.live.cluster import cluster
 
-    started = config.users if joining.here is None else joining.here
-    slow = slowness(config.slow, config.users)
+    started = slowness(config.slow, config.users)[: joining.here]
+    states = None if folder is None else folder.path.absolute() / "users"
     with cluster(joining.address, joining.federation):
         from salf.live import ray
 
         watcher.status("preparing users")
-        states = None if folder is None else folder.path.absolute() / "users"
-        users = [  # kept, because a user lasts as long as its handle
-            ray.start_user(
-                user_name(number),
-                partial(make_user, config, number, slow[number - 1], states),
-                here=joining.here is not None,
-            )
-            for number in range(1, started + 1)
-        ]
-        ray.wait_ready(users, lambda n: watcher.status(f"{n} of {started} users are ready"))
+        users = []  # kept, because a user lasts as long as its handle
+        for number, slow in enumerate(started, 1):
+            make = partial(make_user, config, number, slow, states)
+            here = joining.here is not None
+            users.append(ray.start_user(user_name(number), make, here=here))
+        ray.wait_ready(users, lambda n: watcher.status(f"{n} of {len(users)} users are ready"))
         watcher.status("")
         link = ray.RayLink()
         wait_for(joining.min_users or 0, link.users, watcher.say)
@@ -196,10 +184,9 @@ def serve(
     """
     watcher, evaluation = watcher or Nobody(), evaluation_of(config, problem)
     server = make_server(config, problem)
-    rows: list[Row] = []
+    files = (None, None) if folder is None else (folder.checkpoint, folder.rounds)
+    rows = without_last_evaluation(server.resume(*files), evaluation)
     if folder is not None:
-        server.restore(folder.checkpoint)
-        rows = without_last_evaluation(records.resume(folder.rounds, server.t), evaluation)
         records.rewrite(folder.rounds, rows)
     rounds = Rounds(
         server,
@@ -214,9 +201,7 @@ def serve(
     while server.t < config.rounds and not stopped:
         row = evaluation.measured(rounds.next(), config.rounds)
         rows.append(row)
-        if folder is not None:  # the state comes last: a round that it does not have is run again
-            records.append(folder.rounds, row)
-            server.save(folder.checkpoint)
+        server.keep(row, *files)
         watcher.round(row)
         stopped = ends_run(on_round, row, problem.model)
     history = History(
@@ -248,23 +233,20 @@ def make_server(config: LiveConfig, problem: Problem) -> LiveServer:
 
 
 def _counted(config: LiveConfig, rows: Sequence[Row]) -> dict[str, Any]:
-    """Counts of live runs: how far users came, and how rounds kept their limit."""
-    answers = [(row, user) for row in rows for user in row.depths]
-    asked = max(1, len(answers))
-    finished = sum(row.finished(user) for row, user in answers)
-    delivered = sum(row.delivered(user) for row, user in answers)
-    limited = [row for row in rows if row.limit is not None]
-    in_time = sum(row.seconds <= (row.limit or 0.0) for row in limited)
+    """Counts of a live run: how far users came, and how rounds kept their limit."""
+    answers = [(row.finished(user), row.delivered(user)) for row in rows for user in row.depths]
+    finished, delivered = np.array(answers).reshape(-1, 2).sum(axis=0) / max(1, len(answers))
+    in_time = [row.seconds <= row.limit for row in rows if row.limit is not None]
     return {
         "deadline": config.deadline,
-        "finished": finished / asked,
-        "partial": (delivered - finished) / asked,
-        "nothing": (len(answers) - delivered) / asked,
+        "finished": float(finished),
+        "partial": float(delivered - finished),
+        "nothing": float(1 - delivered),
         "late": sum(row.late for row in rows),
         "rejected": sum(len(row.rejected) for row in rows),
         "bytes": sum(row.bytes for row in rows),
         "empty": sum(not any(row.reached) for row in rows),  # rounds in which nobody came anywhere
-        "rounds_in_time": in_time / len(limited) if limited else None,
+        "rounds_in_time": sum(in_time) / len(in_time) if in_time else None,
     }
 
 

@@ -7,8 +7,7 @@ server finds it there. Ray trusts every process that has the cluster's token.
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
-from math import inf
+from dataclasses import replace
 from typing import Any
 
 import ray  # which is installed, because `cluster` has started it
@@ -26,8 +25,6 @@ from salf.live.user import User
 log = logging.getLogger("salf.live")
 
 LOOK = 1.0  # seconds between two looks at who has come or gone
-# A user stops at its deadline: one at work for so long, and for so many deadlines, hangs.
-HUNG_SECONDS, HUNG_DEADLINES = 60.0, 20
 
 
 class _Actor:
@@ -42,8 +39,7 @@ class _Actor:
 
     def train(self, task: Task, model: bytes, server: bytes) -> bytes:
         state = load(server) if server else {}
-        update = self.user.train(replace(task, weights=load(model), server=state))
-        return encode(self.user.packed(update))
+        return encode(self.user.train(replace(task, weights=load(model), server=state)))
 
 
 def start_user(name: str, make: Callable[[], User], *, here: bool = False) -> Any:
@@ -82,23 +78,13 @@ def wait_ready(users: Sequence[Any], on_ready: Callable[[int], None] | None = No
             on_ready(len(users) - len(waiting))
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """A call that is not over: whom, in which round, and when it cannot be at work any more."""
-
-    user: str
-    round: int
-    hung: float
-
-
 class RayLink:
     """The users of a federation, as `Rounds` reaches them."""
 
     def __init__(self) -> None:
         self._actors: dict[str, Any] = {}
         self._coming: dict[str, Any] = {}  # what tells that a user has its model and its data
-        self._asked: dict[Any, _Asked] = {}  # what is not answered yet
-        self._patience: dict[str, float] = {}  # with those who seemed to hang: they may be slow
+        self._asked: dict[Any, tuple[str, int]] = {}  # whom, in which round, by calls not over
         self._round = 0
         self._looked = -LOOK
         self._pulse = Pulse()
@@ -107,7 +93,6 @@ class RayLink:
         """Whoever has a name here and is ready: who came is found, who ended is not."""
         if time.monotonic() - self._looked >= LOOK and self._pulse.check():
             self._look()
-            self._end_hung()
             self._looked = time.monotonic()
         for name, ready in list(self._coming.items()):
             if ray.wait([ready], timeout=0)[0]:
@@ -139,24 +124,12 @@ class RayLink:
         if found:  # most are ready, and say so at once
             ray.wait(found, num_returns=len(found), timeout=0.2)
 
-    def _end_hung(self) -> None:
-        """Ray starts a process that was ended again, and then its user takes part again."""
-        now = time.monotonic()
-        for reference, asked in self._asked.items():
-            actor = self._actors.get(asked.user)
-            if actor is None or now < asked.hung:
-                continue
-            log.warning("%s has hung since round %d; restarting it", asked.user, asked.round)
-            self._asked[reference] = replace(asked, hung=now + HUNG_SECONDS)
-            self._patience[asked.user] = 2 * self._patience.get(asked.user, 1.0)
-            ray.kill(actor, no_restart=False)
-
     def free(self) -> set[str]:
         """Users who are not at work; others would begin only after that."""
         return self.users() - self._busy()
 
     def _busy(self) -> set[str]:
-        return {asked.user for asked in self._asked.values()}
+        return {user for user, _ in self._asked.values()}
 
     def send(self, task: Task, users: Collection[str]) -> None:
         """The model goes into Ray's memory once, and from there to every machine once."""
@@ -164,17 +137,13 @@ class RayLink:
         server = ray.put(encode_model(task.server)) if task.server else b""
         asked = replace(task, weights={}, server={})
         self._round = task.round
-        # Without a deadline nobody knows how long is too long.
-        deadlines = inf if task.deadline is None else HUNG_DEADLINES * task.deadline
-        longest = max(HUNG_SECONDS, deadlines)
         for user in set(users) & self._actors.keys() - self._busy():
-            reference = self._actors[user].train.remote(asked.of(user), model, server)
-            hung = time.monotonic() + longest * self._patience.get(user, 1.0)
-            self._asked[reference] = _Asked(user, task.round, hung)
+            call = self._actors[user].train.remote(asked.of(user), model, server)
+            self._asked[call] = user, task.round
 
     def awaited(self) -> set[str]:
         """Users asked in this round whose call is not over."""
-        return {asked.user for asked in self._asked.values() if asked.round == self._round}
+        return {user for user, round in self._asked.values() if round == self._round}
 
     def receive(self, seconds: float) -> Sequence[Answer]:
         """Wait for the first answer, and take all that are there then."""
@@ -190,7 +159,7 @@ class RayLink:
         return [self._answer(reference) for reference in (*first, *more)]
 
     def _answer(self, reference: Any) -> Answer:
-        asked = self._asked.pop(reference)
+        user, round = self._asked.pop(reference)
         try:
             content = ray.get(reference)
             if not isinstance(content, bytes):
@@ -198,8 +167,8 @@ class RayLink:
         except RayTaskError as error:
             content = Rejected(f"failed: {in_one_line(error, last=True)}")
         except RayActorError:
-            self._actors.pop(asked.user, None)  # it is found again when Ray has started it again
+            self._actors.pop(user, None)  # it is found again when Ray has started it again
             content = Rejected("its process ended")
         except RayError as error:
             content = Rejected(f"lost: {type(error).__name__}")
-        return Answer(asked.user, asked.round, content)
+        return Answer(user, round, content)

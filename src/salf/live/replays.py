@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from safetensors.torch import load_model
 from torch import nn
 from torch.nn.utils import parameters_to_vector
@@ -84,25 +85,22 @@ def _world(rows: Sequence[Row], numbers: Mapping[str, int]) -> Recorded:
         return [np.array([of(row, name) for name in names], np.int64) for row, names in asked]
 
     unknown = (1.0,) * len(rows[0].reached)  # reach of who sent nothing does not matter
+    reach = [[row.reach.get(name, unknown) for name in names] for row, names in asked]
     return Recorded(
         len(numbers),
         each(lambda _, name: numbers[name]),
         each(lambda row, name: row.depths[name]),
         [np.asarray(row.unreached) for row in rows],
         each(lambda row, name: row.steps.get(name, (1, 1))[0]),
-        [
-            np.array([row.reach.get(n, unknown) for n in names], np.float64).T
-            for row, names in asked
-        ],
+        [np.array(chances, np.float64).T for chances in reach],
     )
 
 
+@torch.no_grad()
 def _distance(model: nn.Module, stored: Path) -> float | None:
     if not stored.exists():
         return None
     other = deepcopy(model)
     load_model(other, str(stored))
-    ours, theirs = (
-        parameters_to_vector(each.parameters()).detach().double() for each in (model, other)
-    )
+    ours, theirs = (parameters_to_vector(each.parameters()).double() for each in (model, other))
     return float((theirs - ours).norm() / ours.norm())

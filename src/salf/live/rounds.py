@@ -8,15 +8,15 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf, isfinite
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from salf.common.errors import SalfError
 from salf.core.rows import Row
 from salf.live.server import LiveServer
 from salf.live.tmax import TMax
-from salf.live.update import Rejected, Task, Update
+from salf.live.update import Rejected, Task
 from salf.worlds.fleet.deadlines import Deadline
 
 log = logging.getLogger("salf.live")
@@ -27,17 +27,18 @@ SAY_WAITING = 2.0  # seconds without anybody to ask after which that is said
 SAY_EMPTY = (20, 200, 2000)  # rounds without a layer from anybody after which that is said
 PAUSE = 0.25  # seconds at most until the next look at who is there and who is awaited
 
+Say = Callable[[str], None]
 
-@dataclass(frozen=True)
-class Answer:
-    """What came from a user: an update, as bytes or decoded, or the reason why there is none.
+
+class Answer(NamedTuple):
+    """What came from a user: an update as bytes, or the reason why there is none.
 
     Who it is from, and which round's question it answers, the link knows and not the user.
     """
 
     user: str
     round: int
-    content: bytes | Update | Rejected
+    content: bytes | Rejected
 
 
 class Link(Protocol):
@@ -59,9 +60,7 @@ class Link(Protocol):
         """What has come, also of earlier rounds; waits at most so long for the first of it."""
 
 
-def wait_for(
-    users: int, present: Callable[[], Collection[object]], say: Callable[[str], None]
-) -> None:
+def wait_for(users: int, present: Callable[[], Collection[object]], say: Say) -> None:
     """Before the first round only: after it, nobody is waited for."""
     there = -1
     while (now := len(present())) < users:
@@ -123,7 +122,7 @@ class Rounds:
         *,
         cohort: int | Callable[[int], int] | None = None,
         seed: int = 0,
-        on_wait: Callable[[str], None] | None = None,
+        on_wait: Say | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.server, self.link = server, link
@@ -137,11 +136,12 @@ class Rounds:
         self._closing: deque[float] = deque(maxlen=20)  # from the last answers to the new model
         self._failures = 0  # rounds in a row in which all who answered had failed
         self._empty = 0  # rounds in a row in which nobody reached a layer
+        self._late: list[tuple[Sequence[Answer], float]] = []  # that came between two rounds
         self._not_before = -inf  # when the next round may begin
 
     def next(self) -> Row:
         """Run one round, from asking to the new model."""
-        late = self._wait_for_somebody()
+        self._wait_for_somebody()
         users = self._choose()
         self.deadline, trying = self.t_max.seconds(self.server.t + 1), self.t_max.trying
         t = self.server.open(users, None if trying else self.deadline)
@@ -155,8 +155,8 @@ class Rounds:
         until = began + limit - min(self._usual_closing(), grace)
         self.link.send(self.server.task(self.deadline, not self.t_max.adapts), users)
         asked = set(self.link.awaited())  # not those who are still busy with another round
-        for answers, arrived in late:
-            self._take(answers, arrived)
+        while self._late:
+            self._take(*self._late.pop(0))
         heard = self._listen(began, until)
         round = self.server.round
         row = replace(self.server.close(), deadline=self.deadline, arrived=self._arrived)
@@ -222,9 +222,8 @@ class Rounds:
                 about = f"the deadline is now {self.deadline:g} s and growing."
             self._on_wait(f"nobody has completed a layer in {self._empty} rounds; {about}")
 
-    def _wait_for_somebody(self) -> list[tuple[Sequence[Answer], float]]:
-        """Return what came in the meantime, late for its round."""
-        came: list[tuple[Sequence[Answer], float]] = []
+    def _wait_for_somebody(self) -> None:
+        """Keep what comes in the meantime, late for its round."""
         said, began = False, self._now()
         while not self.link.free() or self._now() < self._not_before:
             if not said and not self.link.free() and self._now() - began >= SAY_WAITING:
@@ -232,19 +231,18 @@ class Rounds:
                 busy = f"all {present} users are busy with earlier rounds"
                 self._on_wait(f"{busy if present else 'no users are connected'}; waiting for one.")
             if answers := self.link.receive(PAUSE):
-                came.append((answers, self._now()))
+                self._late.append((answers, self._now()))
         if said:
             self._on_wait("a user is ready; continuing.")
-        return came
 
     def _take(self, answers: Sequence[Answer], arrived: float) -> None:
-        for answer in answers:
-            if isinstance(answer.content, Rejected):
-                self.server.refuse(answer.user, str(answer.content), answer.round)
+        for user, asked, content in answers:
+            if isinstance(content, Rejected):
+                self.server.refuse(user, str(content), asked)
                 continue
-            update = self.server.take(answer.user, answer.content, answer.round)
-            if update is not None and answer.round in self._began:
-                took = arrived - self._began[answer.round]
-                if answer.round == self.server.t + 1:
-                    self._arrived[answer.user] = round(took, 7)
+            update = self.server.take(user, content, asked)
+            if update is not None and asked in self._began:
+                took = arrived - self._began[asked]
+                if asked == self.server.t + 1:
+                    self._arrived[user] = round(took, 7)
                 self.grace.learn(took - min(max(update.seconds, 0.0), took))

@@ -19,7 +19,8 @@ from salf.common.errors import SalfError, TrainingDiverged
 from salf.core.aggregate import LayerwiseAggregate
 from salf.core.arrivals import Arrivals, Closing, Floats
 from salf.core.compression import Compression
-from salf.core.rows import Row, read_checkpoint, unreadable, write_checkpoint
+from salf.core.rows import Row, append, read_checkpoint, resume, unreadable, write_checkpoint
+from salf.core.rules import Tensors
 from salf.core.server import SGD, Optimiser, Schedule, Server
 from salf.live.batches import common_time
 from salf.live.inspection import Inspection, TooLarge
@@ -52,7 +53,7 @@ class OpenRound:
         self.aggregate = aggregate
         self.deadline = deadline  # T_max, where it says how far users could come
         self.updates: dict[str, Update] = {}  # that are used, without tensors
-        self.unsure: list[Update] = []  # of unknown size, until the round closes
+        self.unsure: dict[str, Update] = {}  # of unknown size, until the round closes
         self.answered: set[str] = set()
         self.failed: set[str] = set()  # who cannot do better, until somebody helps
         self.rejected: list[tuple[str, str]] = []
@@ -61,32 +62,28 @@ class OpenRound:
         # Of every layer: the sum of the shares, how many users have one, and how many local steps'
         # gradients.
         self.shares, self.present, self.gradients = (np.zeros(layers) for _ in range(3))
-        self._unheard = layers + 1, (1, local_steps)
+        self._unheard = Update(layers + 1, {}, planned=local_steps)
 
-    def depth(self, user: str) -> int:
-        """The depth of a user who was asked; L + 1 until it is heard."""
-        return self.updates[user].depth if user in self.updates else self._unheard[0]
-
-    def steps(self, user: str) -> tuple[int, int]:
-        """The local steps that a user began and planned."""
-        found = self.updates.get(user)
-        return self._unheard[1] if found is None else (found.steps, found.planned)
+    def of(self, user: str) -> Update:
+        """What a user who was asked did: nothing, until it is heard."""
+        return self.updates.get(user, self._unheard)
 
     def arrived(self, users: Collection[str]) -> Arrivals:
         """How far these users came."""
-        depths = np.array([self.depth(user) for user in users], np.int64)
-        begun, planned = np.array([*map(self.steps, users)], np.int64).reshape(-1, 2).T
-        return Arrivals.at(depths, steps=begun, planned=planned)
+        reached = [(each.depth, each.steps, each.planned) for each in map(self.of, users)]
+        depths, steps, planned = np.array(reached, np.int64).reshape(-1, 3).T
+        return Arrivals(depths, steps=steps, planned=planned)
 
     def row(self, t: int, layers: int, unreached: Floats, local_steps: int) -> Row:
         """The record of the round."""
-        used = self.updates
-        losses = [u.loss for u in used.values() if u.depth <= layers or u.steps > 1]
+        used, all_asked = self.updates, {user: self.of(user) for user in self.asked}
+        losses = [u.loss for u in used.values() if u.first <= layers]
+        many = all_asked if local_steps > 1 else {}
         return Row(
             t,
             sum(losses) / len(losses) if losses else float("nan"),
             tuple(self.aggregate.reached.tolist()),
-            depths={user: self.depth(user) for user in self.asked},
+            depths={user: each.depth for user, each in all_asked.items()},
             unreached=tuple(unreached.tolist()),
             late=self.late,
             bytes=self.bytes,
@@ -94,7 +91,7 @@ class OpenRound:
             silent=tuple(sorted(self.asked.keys() - self.answered)),
             deadline=self.deadline,
             reach=self.reach,
-            steps={user: self.steps(user) for user in self.asked} if local_steps > 1 else {},
+            steps={user: (each.steps, each.planned) for user, each in many.items()},
             rows={user: each.rows for user, each in used.items() if each.rows},
         )
 
@@ -155,8 +152,7 @@ class LiveServer:
         self.local_steps = settings.local_steps
         self.given_unreached = None
         if settings.unreached is not None:
-            self.given_unreached = np.asarray(settings.unreached, np.float64)
-            given = self.given_unreached
+            self.given_unreached = given = np.asarray(settings.unreached, np.float64)
             if given.shape != (len(layers),) or not ((given >= 0) & (given < 1)).all():
                 raise SalfError(
                     f"unreached must be {len(layers)} probabilities in [0, 1), one for each layer."
@@ -216,31 +212,27 @@ class LiveServer:
         """The users asked who have not answered."""
         return self.round.asked.keys() - self.round.answered
 
-    def take(self, user: str, data: bytes | Update, asked: int | None = None) -> Update | None:
+    def take(self, user: str, data: bytes, asked: int | None = None) -> Update | None:
         """Use an update, or note why not, and return it unless it is bad. The round goes on.
 
-        `user` is who sent it and `asked` the round it is in reply to, as whoever carries the
-        messages knows (None where nobody does); what the update says must agree. One of an
-        earlier round is late: it is counted, and not used.
+        Who sent it and which round it is in reply to (by default this one), whoever carries the
+        messages knows. One of an earlier round is late: it is counted, and not used.
         """
         t, round = self.t + 1, self.round
         try:
-            update = data if isinstance(data, Update) else decode(data, self._size)
-            if update.user != user:
-                raise Rejected(f"signed by {update.user!r}")
-            if asked is not None and update.round != asked:
-                raise Rejected(f"it is for round {update.round}, in reply to round {asked}")
-            if update.round < t:
+            update = decode(data, self._size)
+            if asked is not None and asked < t:
                 round.late += 1
-                log.info("round %d: late update from %s, for round %d", t, user, update.round)
+                log.info("round %d: late update from %s, for round %d", t, user, asked)
                 return update
             if user not in round.asked:
                 raise Rejected("this user was not asked")
             if user in round.answered:
                 raise Rejected("this user has already sent an update in this round")
             round.bytes += sum(tensor.nbytes for tensor in update.tensors.values())
-            update = self._received(update)
-            known = self.inspection.check(update, t)
+            if self.pipeline.stages.compression is not None:
+                update = replace(update, tensors=self._received(update.tensors))
+            known = self.inspection.check(user, update)
         except TooLarge as reason:
             self._reject(user, str(reason))
             return None
@@ -249,16 +241,14 @@ class LiveServer:
             return None
         round.answered.add(user)
         if known:
-            self._use(update)
+            self._use(user, update)
         else:
-            round.unsure.append(update)
+            round.unsure[user] = update
         return update
 
-    def _received(self, update: Update) -> Update:
-        if self.pipeline.stages.compression is None:
-            return update
+    def _received(self, packed: Tensors) -> Tensors:
         try:
-            return replace(update, tensors=dict(self.pipeline.received(update.tensors)))
+            return self.pipeline.received(packed)
         except ValueError as error:
             raise Rejected(f"wrong compression: {error}") from None
 
@@ -267,9 +257,7 @@ class LiveServer:
         t = self.t + 1
         if asked is not None and asked < t:  # it says nothing about this round
             self.round.late += 1
-            log.info(
-                "round %d: rejected late update from %s, for round %d: %s", t, user, asked, reason
-            )
+            log.info("round %d: late from %s, for round %d: %s", t, user, asked, reason)
             return
         self.round.failed.add(user)
         self._reject(user, reason)
@@ -283,13 +271,16 @@ class LiveServer:
         """End the round: take the step, and learn from it."""
         t, round, unreached = self.t + 1, self.round, self._unreached()
         self.inspection.learn()
-        for update in round.unsure:  # whose size can be judged now that the others came
+        for (
+            user,
+            update,
+        ) in round.unsure.items():  # whose size can be judged now that the others came
             try:
                 self.inspection.check_norms(update)
             except Rejected as reason:
-                self._reject(update.user, str(reason))
+                self._reject(user, str(reason))
             else:
-                self._use(update)
+                self._use(user, update)
         closing = Closing(
             users=len(round.asked),
             reached=round.aggregate.reached,
@@ -312,8 +303,7 @@ class LiveServer:
         good = [user for user in round.asked if user not in bad]
         if good:  # else all failed, or nobody was asked: time was enough
             # Who reached a layer, not whom the method counted: p_l is about the former.
-            first = {u: 1 if round.steps(u)[0] > 1 else round.depth(u) for u in good}
-            self.reach.learn(first, round.deadline)
+            self.reach.learn({user: round.of(user).first for user in good}, round.deadline)
         self.pipeline.close(t, good, self.method.counts(round.arrived(good), len(self.layers)))
         self.t, self._round = t, None
         return round.row(t, len(self.layers), unreached, self.local_steps)
@@ -328,6 +318,19 @@ class LiveServer:
         groups, kept = state_of(self._kept)
         groups |= {"weights": self.weights, **self.server.state}
         write_checkpoint(path, groups, {**own, "kept": kept})
+
+    def resume(self, state: Path | None, record: Path | None) -> list[Row]:
+        """Continue after the last round that was kept in these files, and return its rounds."""
+        if state is not None:
+            self.restore(state)
+        return [] if record is None else resume(record, self.t, saved=state is not None)
+
+    def keep(self, row: Row, state: Path | None, record: Path | None) -> None:
+        """Keep a closed round. The state comes last: a round that it does not have is run again."""
+        if record is not None:
+            append(record, row)
+        if state is not None:
+            self.save(state)
 
     def restore(self, path: Path) -> None:
         """Continue after the last closed round that was saved; or leave all as it is."""
@@ -349,8 +352,8 @@ class LiveServer:
             for name, tensor in weights.items():
                 self.weights[name].copy_(tensor)
 
-    def _use(self, update: Update) -> None:
-        user, round, layers = update.user, self.round, len(self.layers)
+    def _use(self, user: str, update: Update) -> None:
+        round, layers = self.round, len(self.layers)
         round.updates[user] = replace(update, tensors={})
         if self.equal_time is not None and update.pace > 0:
             self.paces[user] = update.pace
@@ -391,11 +394,9 @@ class LiveServer:
     def _check_finite(self, moved: Collection[str], t: int) -> None:
         """Good updates may still add up to a model that overflows."""
         for name in moved:
-            weight = self.weights[name]
-            if not weight.requires_grad:  # a buffer, which may be infinite by design: a mask
-                continue
-            # A sum that is finite tells it a hundred times faster than a look at every value.
-            if not (isfinite(float(weight.detach().sum())) or bool(torch.isfinite(weight).all())):
+            weight = self.weights[name].detach()
+            # Not of buffers, which may be infinite by design: masks are.
+            if self.weights[name].requires_grad and not isfinite(float(weight.sum())):
                 raise TrainingDiverged(
                     f"training diverged in round {t}: {name!r} is not finite. "
                     "Try a smaller learning rate."

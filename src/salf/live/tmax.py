@@ -64,9 +64,8 @@ class TMax:
             found = self._tried(counted, updates, self.deadline.reach)
         else:
             layers = len(row.reached)
-            first = [1 if row.steps.get(u, (1, 1))[0] > 1 else row.depths[u] for u in counted]
-            done = sum(layers + 1 - depth for depth in first) / (layers * len(counted))
-            found = self.deadline.after(self.server.t_max, done)
+            done = sum(layers + 1 - updates[user].first for user in counted if user in updates)
+            found = self.deadline.after(self.server.t_max, done / (layers * len(counted)))
         if found is not None:
             self.server.t_max = min(max(found, SHORTEST), LONGEST)
 

@@ -14,7 +14,6 @@ from torch import Tensor
 from salf.common.errors import in_one_line
 from salf.core.rules import State
 
-_FORMAT = "salf-1"
 _HEADER = struct.Struct("<Q")  # how safetensors begins: the length of the JSON that follows
 _WHOLE = ("depth", "steps", "planned", "rows")
 _NUMBERS = ("loss", "seconds", "pace")
@@ -56,8 +55,6 @@ class Update:
     With several local steps, the sum of its gradients; `depth` is that of the last step begun.
     """
 
-    user: str
-    round: int
     depth: int
     tensors: Mapping[str, Tensor]
     loss: float = 0.0
@@ -67,25 +64,16 @@ class Update:
     rows: int = 0  # of its batches, if it chooses their size
     pace: float = 0.0  # seconds that a row usually takes it; 0 if unknown
 
-    def numbers(self) -> dict[str, Any]:
-        """What it says of itself beside its tensors, by name."""
-        return {name: getattr(self, name) for name in (*_WHOLE, *_NUMBERS)}
-
-    @classmethod
-    def of(
-        cls, user: str, round: int, tensors: Mapping[str, Tensor], said: Mapping[str, Any]
-    ) -> "Update":
-        """An update with the numbers that its user says, or `Rejected`."""
-        said = {"rows": 0, "pace": 0.0, **said}
-        numbers: dict[str, Any] = {name: whole_of(said, name) for name in _WHOLE}
-        numbers |= {name: _number_of(said, name) for name in _NUMBERS}
-        return cls(user, round, tensors=tensors, **numbers)
+    @property
+    def first(self) -> int:
+        """The depth in the first local step."""
+        return 1 if self.steps > 1 else self.depth
 
 
 def encode(update: Update) -> bytes:
     """An update as safetensors, with what is not a tensor in its header."""
-    about = {"format": _FORMAT, "user": update.user, "round": update.round, **update.numbers()}
-    return encode_model(update.tensors, {"update": json.dumps(about)})
+    said = {name: getattr(update, name) for name in (*_WHOLE, *_NUMBERS)}
+    return encode_model(update.tensors, {"update": json.dumps(said)})
 
 
 def encode_model(weights: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
@@ -103,7 +91,7 @@ def decode(data: bytes, most_bytes: int) -> Update:
     try:
         (length,) = _HEADER.unpack_from(data)
         header = json.loads(data[_HEADER.size : _HEADER.size + length])
-        about = dict(json.loads(header["__metadata__"]["update"]))
+        said = dict(json.loads(header["__metadata__"]["update"]))
         # Every tensor a copy: torch would share the memory of `data`, which cannot be written.
         tensors = {name: tensor.clone() for name, tensor in load(data).items()}
     except (
@@ -111,29 +99,20 @@ def decode(data: bytes, most_bytes: int) -> Update:
         *(ValueError, KeyError, TypeError, RuntimeError, RecursionError),
     ) as error:
         raise Rejected(f"not an update: {in_one_line(error)}") from None
-    if about.get("format") != _FORMAT:
-        raise Rejected(f"unknown format: {str(about.get('format'))[:40]!r}")
-    user = about.get("user")
-    if not isinstance(user, str) or not 0 < len(user) <= 200 or not user.isprintable():
-        raise Rejected("its user is not a short text")
-    return Update.of(user, whole_of(about, "round"), tensors, about)
+    numbers = {name: _number(said, name) for name in (*_WHOLE, *_NUMBERS)}
+    return Update(tensors=tensors, **numbers)
 
 
-def whole_of(said: Mapping[str, Any], key: str) -> int:
-    """A number of at least 0 that came from a user, or `Rejected`."""
-    value = said.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**62:
-        raise Rejected(f"its {key} is not a number of at least 0")
-    return value
-
-
-def _number_of(said: Mapping[str, Any], key: str) -> float:
-    value = said.get(key)
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise Rejected(f"its {key} is not a number")
-    if not -1e300 < value < 1e300:  # not isfinite, which raises for very large whole numbers
-        raise Rejected(f"its {key} is not a finite number")
-    return float(value)
+def _number(said: Mapping[str, Any], key: str) -> Any:
+    """A number that a user says, or `Rejected`."""
+    value, whole = said.get(key), key in _WHOLE
+    if isinstance(value, int if whole else int | float) and not isinstance(value, bool):
+        # No isfinite, which raises for very large whole numbers.
+        if whole and 0 <= value < 2**62:
+            return value
+        if not whole and -1e300 < value < 1e300:
+            return float(value)
+    raise Rejected(f"its {key} is not a {'number of at least 0' if whole else 'finite number'}")
 
 
 def size_of(tensors: Mapping[str, Tensor]) -> int:

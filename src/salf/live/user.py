@@ -23,8 +23,8 @@ from salf.core.rules import Done, State, Tensors
 from salf.live.batches import OwnBatch
 from salf.live.update import Task, Update
 from salf.methods import Method, from_wire
-from salf.methods.asks import Watch
 from salf.methods.base import state_of
+from salf.methods.watch import Watch
 from salf.problem import Problem
 from salf.stages.states import after
 
@@ -56,7 +56,6 @@ class OwnState:
         """The state that holds if the update of this round is used."""
         self.states[round] = state
         if self._path is not None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
             write_checkpoint(self._path, {str(n): each for n, each in self.states.items()}, None)
 
 
@@ -87,44 +86,53 @@ class User:
         self.kept = OwnState()
         self._loss, self._now, self._steps, self._method = loss, now, steps, method
 
-    def packed(self, update: Update) -> Update:
-        """The update as it is sent."""
-        if self.sender is None:
-            return update
-        return replace(update, tensors=self.sender.packed(update.tensors, update.round))
-
-    def train(self, task: Task) -> Update:
-        """One round, with as many local steps as fit.
+    def train(self, task: Task, start: float | None = None) -> Update:
+        """One round, with as many local steps as fit, from `start` on the user's clock, or now.
 
         All of it counts against the deadline: taking over the model, too.
         """
-        start = self._now()
+        self._start = self._now() if start is None else start
+        self._task = task
         take_over(self.model, task.weights)
         planned = self._steps or task.steps
         if self.batch is not None:
             self.batch.fit(task.step_seconds, self.backpropagation)
         layers = self.backpropagation.layers
-        device = _AgainstTheClock(self, task, start)
         method = (self._method or from_wire(task.method)) if task.method else None
         local = self._local(task, planned, method)
         watch = None if local.rule is None else Watch(local.rule)
-        done = local_update(device, layers, planned, local)
+        done = local_update(self, layers, planned, local)
         if watch is not None:
             watch.check()
         if method is not None and method.users_keep == "device" and method.defines("user_state"):
             self._keep(method, task, done, planned, local)
-        return Update(
-            self.name,
-            task.round,
-            done.depth,
-            done.tensors,
-            done.loss,
-            self._now() - start,
-            done.steps,
-            planned,
-            0 if self.batch is None else self.batch.rows,
-            0.0 if self.batch is None else self.batch.pace(self.backpropagation),
-        )
+        seconds = self._now() - self._start
+        packed = self.sender.packed(done.tensors, task.round) if self.sender else done.tensors
+        rows = 0 if self.batch is None else self.batch.rows
+        pace = 0.0 if self.batch is None else self.batch.pace(self.backpropagation)
+        return Update(done.depth, packed, done.loss, seconds, done.steps, planned, rows, pace)
+
+    def backward(self, step: int) -> Passed:
+        """The gradients of a local step, as far as the time left allows."""
+        task = self._task
+        spent = self._now() - self._start
+        left = math.inf if task.deadline is None else task.deadline - spent
+        loss = partial(self._loss, task.round, step)
+        found = self.backpropagation.within(left, loss, more=step > 1)
+        value = 0.0 if found.loss is None else float(found.loss)
+        return Passed(found.depth, found.gradients, value)
+
+    @torch.no_grad()
+    def move(self, gradients: Tensors, rate: float) -> None:
+        """Take a local step."""
+        for name, parameter in self.model.named_parameters():
+            if name in gradients:
+                parameter.sub_(gradients[name], alpha=rate)
+
+    def buffers(self) -> dict[str, Tensor]:
+        """Copies of the buffers that are sent."""
+        buffers = self.model.named_buffers()
+        return {name: buffer.clone() for name, buffer in buffers if is_sent(buffer, False)}
 
     def _local(self, task: Task, planned: int, method: Method | None) -> Local:
         """How the method wants local steps to be taken."""
@@ -145,7 +153,7 @@ class User:
         """Note the state that the user has once the server has used this update."""
         layers = self.backpropagation.layers
         depth, steps, plan = (np.array([n]) for n in (done.depth, done.steps, planned))
-        arrived = Arrivals.at(depth, steps=steps, planned=plan)
+        arrived = Arrivals(depth, steps=steps, planned=plan)
         arrived = replace(arrived, round=task.round, server=task.server)
         share = method.checked_share(arrived, len(layers))
         gradients = np.where(share > 0, method.gradients(arrived, len(layers)), 0)[:, 0]
@@ -154,36 +162,6 @@ class User:
         total = {name: done.tensors[name] for name, count in counts.items() if count}
         new = after(method, Done(total, counts, task.rate, task.server, local.own))
         self.kept.note(task.round, new)
-
-
-class _AgainstTheClock:
-    """A user's device in one round, with the time that is left of it."""
-
-    def __init__(self, user: User, task: Task, start: float) -> None:
-        self._user, self._task, self._start = user, task, start
-
-    def backward(self, step: int) -> Passed:
-        user, task = self._user, self._task
-        spent = user._now() - self._start
-        left = math.inf if task.deadline is None else task.deadline - spent
-        loss = partial(user._loss, task.round, step)
-        found = user.backpropagation.within(left, loss, more=step > 1)
-        return Passed(
-            found.depth, found.gradients, 0.0 if found.loss is None else float(found.loss)
-        )
-
-    @torch.no_grad()
-    def move(self, gradients: Tensors, rate: float) -> None:
-        for name, parameter in self._user.model.named_parameters():
-            if name in gradients:
-                parameter.sub_(gradients[name], alpha=rate)
-
-    def buffers(self) -> dict[str, Tensor]:
-        return {
-            name: buffer.clone()
-            for name, buffer in self._user.model.named_buffers()
-            if is_sent(buffer, is_parameter=False)
-        }
 
 
 @torch.no_grad()

@@ -7,6 +7,7 @@ import pkgutil
 from collections.abc import Mapping
 from dataclasses import fields
 from importlib.metadata import entry_points
+from typing import TypeGuard
 
 from salf.common import registry
 from salf.common.errors import SalfError
@@ -14,18 +15,17 @@ from salf.methods.asks import Asks
 from salf.methods.base import Average, Group, Method, Narrow, Recalled, RoundPlan, make
 
 
-def _discover() -> dict[str, type[Method]]:
-    found: dict[str, type[Method]] = {}
-    for info in pkgutil.iter_modules(__path__):
-        module = importlib.import_module(f"{__name__}.{info.name}")
-        for _, cls in inspect.getmembers(module, inspect.isclass):
-            here = cls.__module__ == module.__name__  # not imported from another method's file
-            if here and issubclass(cls, Method) and not inspect.isabstract(cls):
-                found[cls.name] = cls
-    return found
+def _is_method(found: object) -> TypeGuard[type[Method]]:
+    return inspect.isclass(found) and issubclass(found, Method)
 
 
-METHODS: Mapping[str, type[Method]] = _discover()
+# In each module the one class that is called like it.
+METHODS: Mapping[str, type[Method]] = {
+    cls.name: cls
+    for module in pkgutil.iter_modules(__path__)
+    for cls in vars(importlib.import_module(f"{__name__}.{module.name}")).values()
+    if _is_method(cls) and cls.name.replace("-", "_") == module.name
+}
 _OBJECTS: dict[str, Method] = {}  # of this process, by the name they are shown with
 GROUP = "salf.methods"  # of entry points, for packages that bring methods
 
@@ -35,7 +35,7 @@ def find(name: str) -> type[Method]:
     if name in _OBJECTS:
         return type(_OBJECTS[name])
     cls = registry.find("method", name, METHODS, GROUP)
-    if not (inspect.isclass(cls) and issubclass(cls, Method)) or inspect.isabstract(cls):
+    if not _is_method(cls):
         raise SalfError(f"the method {name!r} must be a class derived from salf.Method.")
     return cls
 

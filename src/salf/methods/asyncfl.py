@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from salf.common.errors import SalfError
-from salf.core.arrivals import Arrivals, Closing, Floats
-from salf.methods.base import Method, limited
+from salf.core.arrivals import Arrivals, Floats
+from salf.methods.base import Averaging, limited
 from salf.methods.family import of_whole_updates, polynomial
 from salf.worlds.base import World
 
@@ -13,7 +13,7 @@ Stale = Literal["difference", "model"]
 
 
 @dataclass(frozen=True)
-class AsyncFL(Method):
+class AsyncFL(Averaging):
     """A straggler of depth d is busy for `delay` * d rounds, then delivers its full update.
 
     The paper's "participates in the averaging" can be read in two ways: the server adds the user's
@@ -47,7 +47,3 @@ class AsyncFL(Method):
     def share(self, arrived: Arrivals, layers: int) -> Floats:
         """The stale count for less, in the sum and in what it is divided by."""
         return of_whole_updates(arrived, layers, polynomial(arrived.age, self.discount))
-
-    def divisor(self, closing: Closing) -> Floats:
-        """The mean over who arrived, or over all users."""
-        return closing.over(self.average)

@@ -6,7 +6,6 @@ arrives, a divisor when the step closes: so a server that gets one update at a t
 than sums, and the simulator and the live server run the same methods.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_type_hints
 import numpy as np
 
 from salf.common.errors import SalfError, in_one_line, unknown
-from salf.common.registry import converted
+from salf.common.registry import converted, within
 from salf.core.arrivals import Arrivals, Bools, Closing, Floats, Ints
 from salf.core.rules import Done, LocalRule, State, Tensors
 from salf.core.server import SGD, Optimiser
@@ -94,38 +93,19 @@ class Recalled:
     stands_in: bool = False
 
 
-@dataclass(frozen=True)
-class Limits:
-    """The numbers that an option of a method may have."""
-
-    least: float = float("-inf")
-    most: float = float("inf")
-    above: float = float("-inf")
-
-    def __contains__(self, value: float) -> bool:
-        return self.least <= value <= self.most and value > self.above
-
-    def __str__(self) -> str:
-        words = {"above": self.above, "at least": self.least, "at most": self.most}
-        return " and ".join(f"{word} {n:g}" for word, n in words.items() if np.isfinite(n))
-
-
 def limited(default: Any, **limits: float) -> Any:
     """A field of a method, and what it must be: `least`, `most`, `above` or several of these."""
-    return field(default=default, metadata={"limits": Limits(**limits)})
+    return field(default=default, metadata=limits)
 
 
 @dataclass(frozen=True)
-class Method(ABC):
+class Method:
     """A rule that turns the arrivals of a round into weights of the users' updates.
 
-    Its fields are its options. `average`: over the users that reached a layer, as the equations
-    say, or over all users, as the authors' script does.
+    Its fields are its options.
     """
 
-    average: Average = field(default="reached", kw_only=True)
-
-    name: ClassVar[str]  # that of the class in lower case, unless it says otherwise
+    name: ClassVar[str] = ""  # that of the class in lower case, unless it says otherwise
     users_keep: ClassVar[Keeper] = "server"  # live, where the users' states are
 
     def __init_subclass__(cls, **more: Any) -> None:
@@ -139,10 +119,7 @@ class Method(ABC):
             name = option.name.replace("_", "-")
             what = name if name == "average" else f"the option {name} of {self.name}"
             value = converted(getattr(self, option.name), kinds[option.name], what)
-            object.__setattr__(self, option.name, value)
-            limits = option.metadata.get("limits")
-            if limits is not None and value is not None and value not in limits:
-                raise SalfError(f"{what} must be {limits}, not {value}.")
+            object.__setattr__(self, option.name, within(value, option.metadata, what))
 
     @cached_property
     def asks(self) -> Asks:
@@ -155,9 +132,12 @@ class Method(ABC):
 
     # ---- what a method may define ---------------------------------------------------------------
 
-    @abstractmethod
     def divisor(self, closing: Closing) -> Floats:
-        """What the sum of the weighed gradients is divided by, for each layer."""
+        """What the sum of the weighed gradients is divided by, for each layer.
+
+        By default the sum of the shares, which makes the step a mean over who takes part.
+        """
+        return closing.weight
 
     def counts(self, arrived: Arrivals, layers: int) -> Bools:
         """Who takes part in which layer, [L, users]: by default who reached it."""
@@ -237,7 +217,7 @@ class Method(ABC):
 
     def takes_whole_steps(self, layers: int) -> bool:
         """Whether layers of a further step that was stopped do not count."""
-        stopped = Arrivals.at(np.array([2]), steps=np.array([2]), planned=np.array([2]))
+        stopped = Arrivals(np.array([2]), steps=np.array([2]), planned=np.array([2]))
         return layers > 1 and int(self.gradients(stopped, layers).max()) < 2
 
     def weights(self, arrived: Arrivals, unreached: Floats) -> Floats:
@@ -306,7 +286,7 @@ class Method(ABC):
         """Reject shares that depend on other users: live users arrive one at a time."""
         # One user of each depth, in the first of two local steps and in the last.
         depths, steps = np.tile(np.arange(1, layers + 2), 2), np.repeat([1, 2], layers + 1)
-        arrived = Arrivals.at(depths, steps=steps, planned=np.full_like(steps, 2))
+        arrived = Arrivals(depths, steps=steps, planned=np.full_like(steps, 2))
         chance = np.tile(np.linspace(0.1, 1, arrived.users), (layers, 1))
         arrived = replace(
             arrived, chances=chance, intervals=1 / chance, round=1, server=server or {}
@@ -337,10 +317,17 @@ class Method(ABC):
 
 
 @dataclass(frozen=True)
-class OwnAverage(Method):
-    """A method that defines its own average: there is no choice."""
+class Averaging(Method):
+    """A method with the choice of its mean: over the users that take part, or over all of them.
 
-    average: ClassVar[Average] = "reached"  # type: ignore[misc]
+    "reached" is what the equations say, "all" what the authors' script does.
+    """
+
+    average: Average = field(default="reached", kw_only=True)
+
+    def divisor(self, closing: Closing) -> Floats:
+        """The sum of the shares, or the number of users asked."""
+        return closing.over(self.average)
 
 
 def state_of(method: Method, hook: str, state: Any) -> "dict[str, Tensor]":
@@ -369,18 +356,18 @@ def mean_steps(steps: Floats, present: Floats) -> Floats:
 
 def make(cls: type[Method], options: Mapping[str, object]) -> Method:
     """Build a method from options by name, refusing those it does not have."""
-    known = {option.name.replace("_", "-"): option.name for option in fields(cls)}
-    given = {name.replace("_", "-"): value for name, value in options.items()}
+    known = [option.name for option in fields(cls)]
+    given = {name.replace("-", "_"): value for name, value in options.items()}
     if "average" not in known and (average := given.pop("average", "reached")) != "reached":
         raise SalfError(
             f"{cls.name} defines its own average: average must be 'reached', not {average!r}."
         )
     for name in given:
         if name not in known:
-            own = [option for option in known if option != "average"]
-            raise unknown(f"option of {cls.name}", name, own)
+            own = [option.replace("_", "-") for option in known if option != "average"]
+            raise unknown(f"option of {cls.name}", name.replace("_", "-"), own)
     try:
-        return cls(**{known[n]: value for n, value in given.items()})  # type: ignore[arg-type]
+        return cls(**given)
     except TypeError as error:
         raise SalfError(
             f"{cls.__name__} cannot be made from its options ({in_one_line(error)}): these are the "

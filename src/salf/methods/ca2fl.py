@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from salf.core.arrivals import Arrivals, Closing, Floats
+from salf.core.arrivals import Arrivals, Floats
 from salf.methods.base import limited
 from salf.methods.family import Buffering, Remembers, of_whole_updates
 
@@ -23,9 +23,5 @@ class CA2FL(Remembers, Buffering):
     fade: float | None = limited(None, least=0)
 
     def share(self, arrived: Arrivals, layers: int) -> Floats:
-        """1, however stale."""
+        """1, however stale; their sum is K."""
         return of_whole_updates(arrived, layers, 1.0)
-
-    def divisor(self, closing: Closing) -> Floats:
-        """K."""
-        return closing.weight

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from salf.core.arrivals import Arrivals, Bools, Floats, Ints
-from salf.methods.base import Method, OwnAverage, Recalled, limited
+from salf.methods.base import Method, Recalled, limited
 from salf.worlds.base import World
 
 
 @dataclass(frozen=True)
-class PerLayerOrWhole(OwnAverage):
+class PerLayerOrWhole(Method):
     """A method that treats every layer separately, with the users that reached it.
 
     With `whole`, only users that finished take part, as in the papers, which use whole updates.
@@ -33,7 +33,7 @@ class PerLayerOrWhole(OwnAverage):
 
 
 @dataclass(frozen=True)
-class Remembers(OwnAverage):
+class Remembers(Method):
     """A method that remembers the last update of every user.
 
     With a share a[l, u], a scale s[l] and the remembered gradient y[l, u], its step is

@@ -7,7 +7,7 @@ import numpy as np
 
 from salf.core.arrivals import Arrivals, Closing, Floats
 from salf.core.rules import LocalRule, Proximal
-from salf.methods.base import OwnAverage, limited
+from salf.methods.base import Method, limited
 from salf.methods.family import of_whole_updates, polynomial
 from salf.worlds.base import World
 
@@ -15,7 +15,7 @@ Staleness = Literal["constant", "polynomial", "hinge"]
 
 
 @dataclass(frozen=True)
-class FedAsync(OwnAverage):
+class FedAsync(Method):
     """w <- (1 - a) w + a w_u for every user's model w_u, with a = alpha s(tau).
 
     s(tau) is 1 (`staleness="constant"`), (1 + tau)^-`power` ("polynomial"), or 1 if

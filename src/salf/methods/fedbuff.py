@@ -28,7 +28,5 @@ class FedBuff(Buffering):
         return of_whole_updates(arrived, layers, polynomial(arrived.age, self.discount))
 
     def divisor(self, closing: Closing) -> Floats:
-        """K: c[l, u] = s(tau_u) / K; or the number of users at work."""
-        if self.average == "all":
-            return closing.asked
+        """K: c[l, u] = s(tau_u) / K."""
         return np.where(closing.reached > 0, closing.present, 1.0)

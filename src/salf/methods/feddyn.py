@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from salf.core.arrivals import Closing, Floats
+from salf.core.arrivals import Closing
 from salf.core.rules import Done, LocalRule, LocalStep, State, Tensors
 from salf.core.server import SGD, Optimiser
-from salf.methods.base import OwnAverage, limited
+from salf.methods.base import Method, limited
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Bent(LocalRule):
 
 
 @dataclass(frozen=True)
-class FedDyn(OwnAverage):
+class FedDyn(Method):
     """Users step on F_u(w) + alpha/2 ||w - w_t||^2 - <h_u, w>; the server takes mean w_u - h/alpha.
 
     After its round, user u has h_u <- h_u - alpha (w_u - w_t), and the server h <- h - alpha/N
@@ -64,10 +64,6 @@ class FedDyn(OwnAverage):
     def step(self, step: Tensors, server: State, rate: float) -> Tensors:
         """mean w_u - h/alpha is w_t - rate (mean of the totals + h / (alpha rate))."""
         return {name: g + server[name] / (self.alpha * rate) for name, g in step.items()}
-
-    def divisor(self, closing: Closing) -> Floats:
-        """The mean over who reached the layer."""
-        return closing.weight
 
     def refuses(self, optimiser: Optimiser) -> str:
         """The step is no gradient."""

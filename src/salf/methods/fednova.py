@@ -27,6 +27,5 @@ class FedNova(Method):
         return np.where(steps > 0, 1 / np.maximum(steps, 1), 0.0)
 
     def divisor(self, closing: Closing) -> Floats:
-        """c[l, u] = p_u tau_eff / tau_u with p_u = 1 / |U^l|, or 1/U."""
-        everybody = closing.users if self.average == "all" else closing.present
-        return np.where(closing.reached > 0, everybody / closing.steps, 1.0)
+        """c[l, u] = p_u tau_eff / tau_u with p_u = 1 / |U^l|."""
+        return np.where(closing.reached > 0, closing.present / closing.steps, 1.0)

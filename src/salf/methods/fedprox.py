@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from salf.core.arrivals import Arrivals, Closing, Floats, Ints
+from salf.core.arrivals import Arrivals, Ints
 from salf.core.rules import LocalRule, Proximal
 from salf.methods.base import Method, limited
 
@@ -30,7 +30,3 @@ class FedProx(Method):
     def gradients(self, arrived: Arrivals, layers: int) -> Ints:
         """Gradients of complete steps only."""
         return np.tile(super().gradients(arrived, layers).min(axis=0), (layers, 1))
-
-    def divisor(self, closing: Closing) -> Floats:
-        """c[l, u] = 1 / |{users with a complete step}|, or 1/U."""
-        return closing.over(self.average)

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from salf.core.arrivals import Closing, Floats
 from salf.methods.family import WithMemory
 
 
@@ -13,7 +12,3 @@ class FedVARP(WithMemory):
     If all users arrive with equal probability, this is unbiased and has less variance than the mean
     of those that arrived.
     """
-
-    def divisor(self, closing: Closing) -> Floats:
-        """Users who arrived."""
-        return closing.weight

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from salf.core.arrivals import Arrivals, Closing, Floats
-from salf.methods.base import Method, Narrow, limited
+from salf.methods.base import Averaging, Narrow, limited
 from salf.worlds.base import World
 
 
 @dataclass(frozen=True)
-class HeteroFL(Method):
+class HeteroFL(Averaging):
     """Stragglers train the first fraction `width` of every hidden layer, other users all of it.
 
     Each entry of a parameter is averaged over the users whose network contains it. Running

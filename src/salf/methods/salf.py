@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from salf.core.arrivals import Closing, Floats
-from salf.methods.base import Method
+from salf.methods.base import Averaging
 
 
 @dataclass(frozen=True)
-class SALF(Method):
+class SALF(Averaging):
     """The layer-wise average of the paper [salf_update_rule]."""
 
     def divisor(self, closing: Closing) -> Floats:

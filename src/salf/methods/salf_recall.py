@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from salf.core.arrivals import Closing, Floats
 from salf.methods.base import Recalled, limited
 from salf.methods.family import WithMemory
 
@@ -29,7 +28,3 @@ class SALFRecall(WithMemory):
     def memory(self) -> Recalled:
         """The last update of every user, which stands in for it."""
         return Recalled(1.0, self.fade, self.remember, stands_in=True)
-
-    def divisor(self, closing: Closing) -> Floats:
-        """The mean over who arrived; who is absent is added to it."""
-        return closing.weight

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from salf.core.arrivals import Closing, Floats
+from salf.core.arrivals import Closing
 from salf.core.rules import Done, LocalRule, LocalStep, State, Tensors
-from salf.methods.base import OwnAverage
+from salf.methods.base import Method
 
 
 class Corrected(LocalRule):
@@ -15,7 +15,7 @@ class Corrected(LocalRule):
 
 
 @dataclass(frozen=True)
-class SCAFFOLD(OwnAverage):
+class SCAFFOLD(Method):
     """Local steps follow g - c_u + c; the server averages where users get to, layer by layer.
 
     After its round, user u has c_u <- c_u - c + (w_t - w_u) / (K eta), the mean of its gradients
@@ -53,7 +53,3 @@ class SCAFFOLD(OwnAverage):
     def learned(self, server: State, heard: State, closing: Closing) -> State:
         """c moves with the mean of all c_u, also of those who were away."""
         return {name: server[name] + each / closing.everybody for name, each in heard.items()}
-
-    def divisor(self, closing: Closing) -> Floats:
-        """The mean over who reached the layer."""
-        return closing.weight

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from salf.core.arrivals import Closing, Floats
 from salf.methods.base import Method, limited
 from salf.worlds.base import World
 
@@ -32,7 +31,3 @@ class TimelyFL(Method):
     def world(self, world: World) -> World:
         """Users are assigned the work that fits."""
         return world.timely(self.fastest, self.times == "measured", self.most)
-
-    def divisor(self, closing: Closing) -> Floats:
-        """The mean over the users that trained a layer, or over all users."""
-        return closing.over(self.average)

@@ -7,8 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from salf.report import names
-from salf.report.figures import (
+from salf.common.figures import (
     Axis,
     Bars,
     Figure,
@@ -16,11 +15,10 @@ from salf.report.figures import (
     Line,
     Lines,
     Point,
-    figure,
-    method_lines,
     ordered,
     thinned,
 )
+from salf.report import names
 from salf.report.measured import seeds
 from salf.runs.compare import Case, Comparison
 from salf.runs.lanes import LINK, LOST
@@ -30,7 +28,6 @@ Measure = Literal["accuracy", "train_loss"]
 Over = Literal["round", "clock"]
 
 AXES: Mapping[Over, str] = {"round": "Rounds", "clock": "Simulated seconds"}
-GRID = 60  # points of a curve whose seeds are measured at different times
 MEASURES: Mapping[Measure, str] = {
     "accuracy": "Accuracy on held-out data",
     "train_loss": "Training loss",
@@ -63,7 +60,7 @@ def shown(comparison: Comparison) -> tuple[Measure, Over]:
     return measure, "clock" if comparison.base.fleet else "round"
 
 
-def curves(comparison: Comparison, *, titled: bool = False) -> Figure:
+def curves(comparison: Comparison) -> Figure:
     """Accuracy or loss over simulated seconds or rounds: mean, lowest and highest of the seeds."""
     base, (measure, over) = comparison.base, shown(comparison)
     points = [
@@ -75,16 +72,13 @@ def curves(comparison: Comparison, *, titled: bool = False) -> Figure:
     if over == "clock":
         last = max(last, base.seconds or 0.0)
     x, y = Axis(AXES[over], domain=(0, last)), Axis(MEASURES[measure])
-    height, widest = (280, 720) if over == "clock" else (200, 560)
-    chart = Lines(points, _lines(comparison), x, y, height=height, widest=widest)
-    if not titled:
-        return figure(chart)
+    chart = Lines(points, _lines(comparison), x, y, height=280 if over == "clock" else 200)
     count = seeds(comparison)
     spread = f"mean of {count} seeds, band from the lowest to the highest"
     shared = headings(comparison, next(iter(comparison.results)), apart=False)
     subtitle = "; ".join([*shared, spread if count > 1 else "one seed"])
     title = f"{base.given.get('model', base.model)} on {names.data(base.data)}, {names.users(base)}"
-    return figure(chart, title=title, subtitle=[subtitle])
+    return Figure([chart], title, [subtitle])
 
 
 def by_condition(comparison: Comparison) -> dict[str, list[Result]]:
@@ -110,7 +104,7 @@ def participation(comparison: Comparison) -> Figure:
     kinds = ("all layers", "#0072B2"), ("some layers", "#E69F00"), ("no layer", GREY)
     lines = [Line(*kind) for kind in kinds]
     y = Axis("Users of a round, on average", percent=True, domain=(0, 1))
-    return figure(Bars([*runs], lines, np.round(parts, 4).T.tolist(), y, stacked=True))
+    return Figure([Bars([*runs], lines, np.round(parts, 4).T.tolist(), y, stacked=True)])
 
 
 def waste(comparison: Comparison) -> Figure:
@@ -126,7 +120,7 @@ def waste(comparison: Comparison) -> Figure:
         for lost in ("lost_work", "lost_bytes")
     ]
     lines = [Line("work", "#0072B2"), Line("bytes", "#E69F00")]
-    return figure(Bars([*clocked], lines, values, Axis("Lost", percent=True)))
+    return Figure([Bars([*clocked], lines, values, Axis("Lost", percent=True))])
 
 
 def swimlanes(comparison: Comparison) -> Figure | None:
@@ -138,7 +132,7 @@ def swimlanes(comparison: Comparison) -> Figure | None:
         if found and waits not in waiting:
             waiting.add(waits)
             charts.append(_lanes(name(case), found, result.summary["layers"]))
-    return figure(*charts) if charts else None
+    return Figure(charts) if charts else None
 
 
 def _lanes(method: str, found: Sequence[Mapping[str, Any]], layers: Sequence[str]) -> Lanes:
@@ -185,10 +179,11 @@ def voice(comparison: Comparison) -> Figure:
     x, y = Axis("Users, the least heard first"), Axis("Voice, in equal parts")
     users = Lines(points, lines, x, y, level=1)
     if not data:
-        return figure(users)
+        return Figure([users])
     groups = [f"class {label}" for label in range(len(data))]
     values = [by_class[line.name] for line in lines]
-    return figure(users, Bars(groups, lines, values, Axis("Part of the voice", percent=True), data))
+    bars = Bars(groups, lines, values, Axis("Part of the voice", percent=True), data)
+    return Figure([users, bars])
 
 
 def _curve(results: Sequence[Result], measure: Measure, over: Over) -> list[Point]:
@@ -207,10 +202,8 @@ def _curve(results: Sequence[Result], measure: Measure, over: Over) -> list[Poin
     runs = [np.array(each, np.float64).T for each in found if each]
     if not runs:
         return []
-    grid = np.array(thinned(runs[0][0]))
-    if any(not np.array_equal(at, runs[0][0]) for at, _ in runs):
-        grid = np.linspace(max(at[0] for at, _ in runs), max(at[-1] for at, _ in runs), GRID)
-        grid = np.unique(grid.round()) if over == "round" else grid
+    every = np.unique(np.concatenate([at for at, _ in runs]))
+    grid = np.array(thinned(every[every >= max(at[0] for at, _ in runs)]))
     values = np.array([np.interp(grid, at, measured) for at, measured in runs])
     table = np.round([grid, values.mean(0), values.min(0), values.max(0)], 6).T.tolist()
     return [Point("", x, mean, *(ends if len(runs) > 1 else [])) for x, mean, *ends in table]
@@ -235,6 +228,6 @@ def _lines(comparison: Comparison) -> list[Line]:
             dashed=several and batches != "equal" if comparison.base.fleet else line.dashed,
         )
         for line, (method, batches) in zip(
-            method_lines([method for method, _ in variants]), variants, strict=True
+            names.lines([method for method, _ in variants]), variants, strict=True
         )
     ]

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from salf.common.figures import Figure
+from salf.common.files import write_all
+from salf.common.pictures import pictures
 from salf.report import charts, names
 from salf.report.measured import at_end, seeds, spread, tested
-from salf.report.page import Chart, Page, Section, again, made_with
-from salf.report.pictures import pictures, write
+from salf.report.page import Chart, Page, PageBlock, Section, again, made_with
 from salf.report.tables import NONE, Table, best, bold, tell
 from salf.report.verdict import headline, mean_time, number, target, verdict
 from salf.runs.compare import Case, Clocked, Comparison
@@ -32,61 +34,52 @@ def print_tables(comparison: Comparison, console: Console) -> None:
     tell(console, notes(comparison))
 
 
-def write_report(
-    comparison: Comparison, out: Path, command: Sequence[str], drawn: bool = True
-) -> list[Path]:
-    """Write the page `report.html` and, if `drawn`, pictures (PNG and SVG) into `out`.
+def write_report(comparison: Comparison, out: Path, command: Sequence[str]) -> list[Path]:
+    """Write the page `report.html` and a picture, `accuracy` or `loss`, into `out`.
 
-    `command` are the arguments `salf` was called with, if it was. The picture is `accuracy`, or
-    `loss` if no accuracy was measured. Returns the files written.
+    `command` are the arguments `salf` was called with, if it was. Returns the files written.
     """
     name = "accuracy" if charts.shown(comparison)[0] == "accuracy" else "loss"
-    curves = charts.curves(comparison, titled=True)
-    files = pictures(curves, out / name) if drawn else {}
-    return write({**files, out / PAGE: page(comparison, command).html()})
+    files = pictures(charts.curves(comparison), out / name)
+    return write_all({**files, out / PAGE: page(comparison, command).html()})
 
 
-def write_together(
-    parts: Sequence[tuple[str, Comparison, Sequence[str]]], out: Path, drawn: bool = True
-) -> list[Path]:
+def write_together(parts: Sequence[tuple[str, Comparison, Sequence[str]]], out: Path) -> list[Path]:
     """Write several comparisons, each with a heading and its command, as one page.
 
     The verdicts come first.
     """
-    pages = [page(comparison, command) for _, comparison, command in parts]
-    files, intro, sections = dict[Path, str | bytes](), list[str](), list[Section]()
-    for (heading, comparison, _), own in zip(parts, pages, strict=True):
+    files, intro = dict[Path, str | bytes](), list[str]()
+    sections, how = list[Section](), list[PageBlock]()
+    for heading, comparison, command in parts:
+        own = page(comparison, command)
         intro.append(f"{heading}. {' '.join(own.intro)}")
         # The first section is the table: it goes under the heading of its part.
         sections += [Section(heading, own.sections[0].blocks), *own.sections[1:-1]]
+        how += own.sections[-1].blocks
         name = f"accuracy-{names.fleet_name(comparison.base).partition(':')[0]}"
-        curves = charts.curves(comparison, titled=True)
-        files |= pictures(curves, out / name) if drawn else {}
-    how = [block for own in pages for block in own.sections[-1].blocks]
-    sections.append(Section(pages[0].sections[-1].heading, how))
-    return write({**files, out / PAGE: Page(pages[0].title, intro, sections).html()})
+        files |= pictures(charts.curves(comparison), out / name)
+    sections.append(Section(own.sections[-1].heading, how))
+    return write_all({**files, out / PAGE: Page(own.title, intro, sections).html()})
 
 
 def page(comparison: Comparison, command: Sequence[str]) -> Page:
     """The verdict, the tables, the curves, what explains them, and how to make the page again."""
-    methods = dict.fromkeys(case.method for case in comparison.results)
-    compared = names.listed([names.method(each) for each in methods])
+    compared = names.listed([*dict.fromkeys(names.method(c.method) for c in comparison.results)])
     summary = next(iter(comparison.results.values()))[0].summary
     source = [f"Data: {summary['data']}."] if summary.get("data") else []
     about = "Config shared by all runs, except for what is compared"
     used = made_with((summary.get("versions") or {}).items())
-    how = again(command, comparison.base.to_toml(), *source, *used, about=about)
     told = verdict(comparison)
+    results: list[PageBlock] = [*tables(comparison), *(told if told[1:] else []), notes(comparison)]
     return Page(
         f"{compared} on {names.data(comparison.base.data)}",
         headline(comparison),
         [
-            Section(
-                "Results", [*tables(comparison), *(told if told[1:] else []), notes(comparison)]
-            ),
+            Section("Results", results),
             _curves(comparison),
             *_explained(comparison, summary),
-            how,
+            again(command, comparison.base.to_toml(), *source, *used, about=about),
         ],
     )
 
@@ -112,40 +105,39 @@ def _table(comparison: Comparison, cases: Sequence[Case], caption: str) -> Table
         row: tuple[object, ...] = (case.method, case.batches, case.more)
         waits = names.waits(case.method)
         known = list(tested(comparison, case).values())
-        means = round(fmean(known), 3 if clocked else 4) if known else None
-        own = {"Method": names.variant(case.method, case.batches) + " (waits)" * waits}
+        own = {"Method": charts.name(case) + " (waits)" * waits}
         own |= {setting_key(name): f"{value}" for name, value in case.more}
         if clocked:
             runs = comparison.clocked(case)
-            found = _clocked(comparison, case, runs)
-            column = at_end(comparison).capitalize()
+            column, found = at_end(comparison).capitalize(), _clocked(comparison, known, runs)
             ranked.setdefault(TO_TARGET, {})[row] = mean_time(runs)
         else:
             # The heading over the tables says that the percentages are of stragglers.
-            column = names.condition(comparison.base.depth, case.stragglers)
-            column = column.removesuffix(" stragglers")
+            condition = names.condition(comparison.base.depth, case.stragglers)
+            column = condition.removesuffix(" stragglers")
             found = {column: spread(known, 4)}
         if clocked or not waits:
-            ranked.setdefault(column, {})[row] = means
+            mean = round(fmean(known), 3 if clocked else 4) if known else None
+            ranked.setdefault(column, {})[row] = mean
         rows.setdefault(row, own).update(found)
     for column, values in ranked.items():
-        lowest = column in (TO_TARGET, "Loss")
-        for row in best(values, min if lowest else max):
+        for row in best(values, min if column in (TO_TARGET, "Loss") else max):
             rows[row][column] = bold(rows[row][column], True)
     return Table.of(rows.values(), caption)
 
 
-def _clocked(comparison: Comparison, case: Case, runs: Sequence[Clocked]) -> dict[str, str]:
+def _clocked(
+    comparison: Comparison, known: Sequence[float], runs: Sequence[Clocked]
+) -> dict[str, str]:
     """The columns of a comparison by the simulated clock."""
-    measure, waited = at_end(comparison), fmean(run.waited for run in runs)
-    end = {measure.capitalize(): spread(list(tested(comparison, case).values()))}
-    if measure == "accuracy":
-        end["Slowest 10 %"] = spread([run.slowest for run in runs])
+    measure = at_end(comparison)
+    slowest = {"Slowest 10 %": spread([run.slowest for run in runs])}
     return {
-        **end,
+        measure.capitalize(): spread(known),
+        **(slowest if measure == "accuracy" else {}),
         "Rounds": f"{fmean(run.rounds for run in runs):.0f}",
         TO_TARGET: to_target(runs),
-        "Waited": number(waited / comparison.base.cohort_size()),
+        "Waited": number(fmean(run.waited for run in runs) / comparison.base.cohort_size()),
         "Work lost": f"{fmean(run.lost_work for run in runs):.0%}",
         "Bytes lost": f"{fmean(run.lost_bytes for run in runs):.0%}",
     }
@@ -158,15 +150,13 @@ def to_target(runs: Sequence[Clocked]) -> str:
     times = [run.to_target for run in runs if run.to_target is not None]
     if len(times) < len(runs):
         return f"{len(times)} of {len(runs)} reached" if times else "not reached"
-    mean = fmean(times)
-    sd = float(np.std(times, ddof=1)) if len(times) > 1 else 0.0
-    return number(mean) + f" ±{number(sd, 2)}" * (len(times) > 1)
+    sd = f" ±{number(float(np.std(times, ddof=1)), 2)}" if len(times) > 1 else ""
+    return number(fmean(times)) + sd
 
 
 def notes(comparison: Comparison) -> str:
     """What was measured, and the meaning of columns and bold cells."""
-    base, count = comparison.base, seeds(comparison)
-    measure = at_end(comparison)
+    base, count, measure = comparison.base, seeds(comparison), at_end(comparison)
     setting = names.fleet(base) if base.fleet else f"depths {base.depth}"
     setting = "by ratio of stragglers" if not base.fleet and has_ratio(base.depth) else setting
     said = [
@@ -176,11 +166,10 @@ def notes(comparison: Comparison) -> str:
     ]
     if others := [setting_key(name) for name, _ in next(iter(comparison.results)).more]:
         said.append(f"What is said of {names.listed(others)} here is of the first value.")
-    waiting = dict.fromkeys(
-        names.method(c.method) for c in comparison.results if names.waits(c.method)
-    )
+    waiting = [names.method(c.method) for c in comparison.results if names.waits(c.method)]
     if waiting:
-        said.append(f"{names.listed([*waiting])} waits for all users in every round.")
+        listed = names.listed([*dict.fromkeys(waiting)])
+        said.append(f"{listed} waits for all users in every round.")
     if not base.fleet:
         return " ".join([*said, "Bold: the best method with a deadline."])
     if measure == "accuracy":
@@ -209,9 +198,10 @@ def _curves(comparison: Comparison) -> Section:
     measure, over = charts.shown(comparison)
     title = f"{charts.MEASURES[measure]} over {charts.AXES[over].lower()}"
     band = ", mean over the seeds, with a band from the lowest to the highest"
-    about = title + band * (seeds(comparison) > 1)
     several = ". Click a method to hide it" * (len(comparison.results) > 1)
-    return Section(title, [Chart(charts.curves(comparison), f"{about}{several}.")])
+    about = f"{title}{band * (seeds(comparison) > 1)}{several}."
+    # The page says elsewhere what a picture has in its title.
+    return Section(title, [Chart(Figure(charts.curves(comparison).charts), about)])
 
 
 def _explained(comparison: Comparison, summary: Mapping[str, Any]) -> list[Section]:

@@ -2,15 +2,15 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean
-from statistics import median as middle
+from statistics import fmean, median
 from textwrap import shorten
-from typing import Any, Literal
+from typing import Any
 
 from salf.common.errors import SalfError
+from salf.common.figures import Axis, Cells, Figure, Lanes, Line, Lines, Point, ordered, thinned
 from salf.common.files import write_whole
 from salf.core import rows
 from salf.core.rows import Row
@@ -18,18 +18,6 @@ from salf.live.slow import slowness
 from salf.live.users import user_name
 from salf.report import names
 from salf.report.charts import GREY, MEASURES
-from salf.report.figures import (
-    Axis,
-    Cells,
-    Figure,
-    Lanes,
-    Line,
-    Lines,
-    Point,
-    figure,
-    ordered,
-    thinned,
-)
 from salf.report.page import Chart, Page, PageBlock, Section, again
 from salf.report.tables import Table
 from salf.runs.folder import CONFIG, RunFolder
@@ -40,7 +28,6 @@ PAGE = "live.html"
 MOST_USERS = 100  # that have a row; so a page stays one that a browser opens at once
 _MOST_REASONS = 30
 _LONGEST_REASON = 110  # characters: it stands in one line
-_FEW = 40  # points of a curve that are drawn, and not only there to be hovered over
 _COLUMNS = 120  # of the users' rounds
 _MOST_LANES = 24  # users of the lanes
 # Numbers that are others in every round, though the reason is the same.
@@ -83,6 +70,11 @@ class LiveRun:
         ordered = sorted(found, key=lambda user: (slow.get(user, 1.0), names.in_order(user)))
         return {user: names.user(user, slow.get(user, 1.0)) for user in ordered}
 
+    @property
+    def shown_users(self) -> dict[str, str]:
+        """All users; or every n-th, which keeps the proportion of slow and fast ones."""
+        return dict(list(self.users.items())[:: -(-len(self.users) // MOST_USERS)])
+
 
 def write_live_page(folder: Path) -> Path:
     """Write the page of the live run in this folder, finished or not, and return its path."""
@@ -92,17 +84,29 @@ def write_live_page(folder: Path) -> Path:
 
 def page(run: LiveRun, folder: Path) -> Page:
     """The run as a page."""
+    drawn = curve(run)
+    of_curve = (
+        "Accuracy over the total duration of the rounds, without the time between them. The axis "
+        "may not start at zero."
+    )
+    of_lanes = (
+        "The last rounds: the time from the start of a round until a user's update arrived, in the "
+        "colour of the first layer that it reached. The vertical line is the deadline T_max."
+    )
     how = again(["replay", str(folder)], run.config.to_toml())
     return Page(
         f"{names.method(run.config.method)} live on {names.data(run.config.data)}",
         [_result(run)],
         [
-            _curve_section(run),
-            _lanes_section(run),
-            _progress_section(run),
-            _layers_section(run),
-            _durations_section(run),
-            _rejected_section(run),
+            Section(
+                f"{MEASURES['accuracy']} over time",
+                ["Not measured." if drawn is None else Chart(drawn, of_curve)],
+            ),
+            Section("A few rounds", [Chart(lanes(run), of_lanes)]),
+            Section("How far each user got", _progress(run)),
+            Section("Updates per layer", _layers(run)),
+            Section("Round durations", [_durations(run)]),
+            Section("Rejected updates", _rejected(run)),
             Section("Replay it", ["Replay the recorded depths in the simulator:", *how.blocks]),
         ],
     )
@@ -114,87 +118,51 @@ def _result(run: LiveRun) -> str:
     if config.deadline is not None and not names.waits(config.method):
         time = f"with T_max = {names.deadline(config.deadline)} per round"
     seconds = names.duration(sum(row.seconds for row in run.records))
-    rounds = _count(len(run.records), "round")
     end = f"Not finished: {len(run.records):,} of {config.rounds:,} rounds in {seconds}."
     if run.summary is not None:
         accuracy = run.summary["test_accuracy"]
         reached = "was not measured" if accuracy is None else f"is {accuracy:.4f}"
-        end = f"Its test accuracy {reached} after {rounds} in {seconds}."
+        end = f"Its test accuracy {reached} after {_count(run.records, 'round')} in {seconds}."
     return (
         f"{names.method(config.method)} trains the model {config.given.get('model', config.model)} "
-        f"on {names.data(config.data)} with {_count(config.users, 'user')}, {time}. {end}"
+        f"on {names.data(config.data)} with {_count(range(config.users), 'user')}, {time}. {end}"
     )
 
 
 def curve(run: LiveRun) -> Figure | None:
     """The accuracy over the seconds that rounds took; None if it was never measured."""
-    method = names.method(run.config.method)
+    line = replace(names.lines([run.config.method])[0], dashed=False, bold=True)
     points, seconds = [], 0.0
     for row in run.records:
         seconds += row.seconds
         if row.accuracy is not None:
-            points.append(Point(method, round(seconds, 4), round(row.accuracy, 6)))
-    if not points:
-        return None
-    points = thinned(points)
-    line = Line(method, names.colours([run.config.method])[0], bold=True)
+            points.append(Point(line.name, round(seconds, 4), round(row.accuracy, 6)))
     x = Axis("Seconds of training", domain=(0, round(seconds, 4) or 1.0))
-    dots: Literal["bar", "band"] = "bar" if len(points) <= _FEW else "band"
-    return figure(Lines(points, [line], x, Axis(MEASURES["accuracy"]), dots, height=240))
-
-
-def _curve_section(run: LiveRun) -> Section:
-    caption = (
-        "Accuracy over the total duration of the rounds, without the time between them. The axis "
-        "may not start at zero."
-    )
-    drawn, title = curve(run), f"{MEASURES['accuracy']} over time"
-    return Section(title, ["Not measured." if drawn is None else Chart(drawn, caption)])
+    y = Axis(MEASURES["accuracy"])
+    return Figure([Lines(thinned(points), [line], x, y, height=240)]) if points else None
 
 
 def lanes(run: LiveRun) -> Figure:
     """The last rounds: when each user's update came, and how far it had got."""
-    layers, users = run.layers, list(dict(list(shown_users(run).items())[:_MOST_LANES]))
+    layers = [f"reached layer {label}" for label in run.layers]
     kinds = [Line("no update in time", GREY)]
-    kinds += [
-        Line(f"reached layer {label}", colour)
-        for label, colour in zip(layers, ordered(len(layers)), strict=True)
-    ]
-    rounds = [
-        {
-            "name": f"Round {row.round}",
-            "end": row.seconds,
-            "deadline": row.deadline,
-            "users": [user for user in users if user in row.depths],
-            "lanes": [
-                [[0, row.arrived[user], row.depths[user]]]
-                if row.delivered(user) and user in row.arrived
-                else [[0, row.seconds, 0]]
-                for user in users
-                if user in row.depths
-            ],
-        }
-        for row in run.records[-3:]
-    ]
-    return figure(Lanes(kinds, rounds))
+    kinds += map(Line, layers, ordered(len(layers)))
+    rounds = []
+    for row in run.records[-3:]:
+        users = [user for user in list(run.shown_users)[:_MOST_LANES] if user in row.depths]
+        arrived = {u: at for u, at in row.arrived.items() if row.delivered(u)}
+        pieces = [
+            [[0, arrived.get(user, row.seconds), row.depths[user] if user in arrived else 0]]
+            for user in users
+        ]
+        about = {"name": f"Round {row.round}", "end": row.seconds, "deadline": row.deadline}
+        rounds.append({**about, "users": users, "lanes": pieces})
+    return Figure([Lanes(kinds, rounds)])
 
 
-def _lanes_section(run: LiveRun) -> Section:
-    caption = (
-        "The last rounds: the time from the start of a round until a user's update arrived, in the "
-        "colour of the first layer that it reached. The vertical line is the deadline T_max."
-    )
-    return Section("A few rounds", [Chart(lanes(run), caption)])
-
-
-def shown_users(run: LiveRun) -> dict[str, str]:
-    """All users; or every n-th, which keeps the proportion of slow and fast ones."""
-    return dict(list(run.users.items())[:: -(-len(run.users) // MOST_USERS)])
-
-
-def progress(run: LiveRun) -> Figure:
+def progress(run: LiveRun) -> Cells:
     """How far each user got over the rounds. Where it was not asked, there is nothing."""
-    users, layers = shown_users(run), len(run.layers)
+    users, layers = run.shown_users, len(run.layers)
     size = -(-len(run.records) // _COLUMNS)  # rounds in a column
     bins = [run.records[i : i + size] for i in range(0, len(run.records), size)]
     values: list[list[float | None]] = []
@@ -203,11 +171,11 @@ def progress(run: LiveRun) -> Figure:
         values.append([round(fmean(found), 4) if found else None for found in parts])
     ends = [(some[0].round, some[-1].round) for some in bins]
     columns = [f"{first}" if first == last else f"{first} to {last}" for first, last in ends]
-    return figure(Cells([*users.values()], columns, values, "Layers reached", "round", "user"))
+    return Cells([*users.values()], columns, values, "Layers reached", "round", "user")
 
 
-def _progress_section(run: LiveRun) -> Section:
-    shown, there = len(shown_users(run)), len(run.users)
+def _progress(run: LiveRun) -> list[PageBlock]:
+    shown, there = len(run.shown_users), len(run.users)
     some = f"{shown} of the {there:,} users are shown. " * (shown < there)
     stopped = (
         "Every round waits for all users; no user is stopped early."
@@ -219,59 +187,60 @@ def _progress_section(run: LiveRun) -> Section:
         f"{some}Layers that a user reached, on average; blank where it was not asked. A "
         "user that sent nothing, or whose update was rejected, reached no layer."
     )
-    return Section("How far each user got", [stopped, Chart(progress(run), caption)])
+    return [stopped, Chart(Figure([progress(run)]), caption)]
 
 
-def _layers_section(run: LiveRun) -> Section:
+def _layers(run: LiveRun) -> list[PageBlock]:
     said = "Number of updates per layer, from the input to the output; mean over the rounds."
-    users = [fmean(counts) for counts in zip(*(row.reached for row in run.records), strict=True)]
-    columns = ["Layer", "Updates"]
-    lines = [[label, f"{count:.1f}"] for label, count in zip(run.layers, users, strict=True)]
+    counts = [fmean(each) for each in zip(*(row.reached for row in run.records), strict=True)]
+    lines = [
+        {"Layer": label, "Updates": f"{count:.1f}"}
+        for label, count in zip(run.layers, counts, strict=True)
+    ]
     if chances := run.records[-1].unreached:
         said += (
             " p_l is the probability that nobody reaches the layer: the layer's last step was "
             "divided by 1\u00a0−\u00a0p_l."
         )
-        columns.append("p_l")
-        lines = [[*line, f"{p:.2g}"] for line, p in zip(lines, chances, strict=True)]
-    return Section("Updates per layer", [said, Table(columns, lines)])
+        lines = [{**line, "p_l": f"{p:.2g}"} for line, p in zip(lines, chances, strict=True)]
+    return [said, Table.of(lines)]
 
 
-def _durations_section(run: LiveRun) -> Section:
-    limited = [row for row in run.records if row.limit is not None]
-    in_time = sum(row.seconds <= (row.limit or 0.0) for row in limited)
-    median, longest = (names.duration(of(r.seconds for r in run.records)) for of in (middle, max))
+def _durations(run: LiveRun) -> str:
+    limited = [row.seconds <= row.limit for row in run.records if row.limit is not None]
+    middle, longest = (names.duration(of(r.seconds for r in run.records)) for of in (median, max))
     kept = "No round had a limit."
     if limited:
-        kept = f"{in_time:,} of {len(limited):,} rounds closed within T_max plus the grace period."
-    return Section("Round durations", [f"{kept} The median is {median}, the longest {longest}."])
+        count = f"{sum(limited):,} of {len(limited):,}"
+        kept = f"{count} rounds closed within T_max plus the grace period."
+    return f"{kept} The median is {middle}, the longest {longest}."
 
 
-def _rejected_section(run: LiveRun) -> Section:
+def _rejected(run: LiveRun) -> list[PageBlock]:
     """Rejected updates by user and reason, the most frequent first."""
     found: dict[tuple[str, str], list[int]] = {}
     for row in run.records:
         for user, text in row.rejected:
             found.setdefault((_CHANGING.sub(r"\1 …", text), user), []).append(row.round)
     most = sorted(found.items(), key=lambda it: (-len(it[1]), it[1][0], names.in_order(it[0][1])))
-    lines = [
-        [
-            shorten(reason, _LONGEST_REASON, placeholder=" …"),
-            user,
-            *(f"{number:,}" for number in (len(rounds), rounds[0], rounds[-1])),
-        ]
+    table = Table.of(
+        {
+            "Reason": shorten(reason, _LONGEST_REASON, placeholder=" …"),
+            "User": user,
+            "Times": f"{len(rounds):,}",
+            "First round": f"{rounds[0]:,}",
+            "Last round": f"{rounds[-1]:,}",
+        }
         for (reason, user), rounds in most[:_MOST_REASONS]
-    ]
-    columns = ["Reason", "User", "Times", "First round", "Last round"]
+    )
     blocks: list[PageBlock] = []
     if late := sum(row.late for row in run.records):
-        blocks.append(f"{_count(late, 'update')} came after the round had closed, too late.")
-    nothing = "No update that arrived in time was rejected."
-    blocks.append(Table(columns, lines) if lines else nothing)
-    if more := len(most) - len(lines):
+        blocks.append(f"{late:,} updates came after the round had closed, too late.")
+    blocks.append(table if table.rows else "No update that arrived in time was rejected.")
+    if more := most[_MOST_REASONS:]:
         blocks.append(f"{_count(more, 'more reason')} can be found in the run's log, live.log.")
-    return Section("Rejected updates", blocks)
+    return blocks
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}" + "s" * (number != 1)
+def _count(found: Sequence[object], what: str) -> str:
+    return f"{len(found):,} {what}" + "s" * (len(found) != 1)

@@ -1,9 +1,11 @@
-"""Display names and colours."""
+"""Display names, and the lines of methods in charts."""
 
 import re
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 
+from salf.common.figures import Line
 from salf.methods import asks, find
 from salf.runs.config import Config
 from salf.runs.settings import key as setting_name
@@ -146,11 +148,12 @@ def duration(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds < 600 else f"{seconds / 60:,.0f} minutes"
 
 
-def colours(methods: Sequence[str]) -> list[str]:
-    """A colour for each method."""
+def lines(methods: Sequence[str]) -> list[Line]:
+    """A line per method in its colour: FedAvg, which waits, dashed, and SALF bold."""
     others = [key for key in methods if key not in _METHODS]
-    more = {key: _MORE_COLOURS[i % len(_MORE_COLOURS)] for i, key in enumerate(others)}
-    return [_METHODS[key][1] if key in _METHODS else more[key] for key in methods]
+    colours = dict(zip(others, cycle(_MORE_COLOURS), strict=False))
+    colours |= {key: colour for key, (_, colour) in _METHODS.items()}
+    return [Line(method(key), colours[key], waits(key), key == "salf") for key in methods]
 
 
 def listed(words: Sequence[str]) -> str:

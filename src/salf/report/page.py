@@ -8,8 +8,8 @@ from typing import Literal
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from salf.common.figures import Figure
 from salf.report import names
-from salf.report.figures import Figure
 from salf.report.tables import Table
 
 

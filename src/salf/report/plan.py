@@ -4,10 +4,9 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from salf.common.figures import Axis, Figure, Line, Lines, Point
 from salf.common.intervals import Interval, interval, over_seeds
 from salf.report import names
-from salf.report.figures import Axis, Figure, Line, Lines, Point
-from salf.report.figures import figure as figure_of
 from salf.report.page import Chart, Code, Page, Section, again
 from salf.report.tables import NONE, Table, tell
 from salf.runs.compare import SHARE
@@ -76,7 +75,7 @@ def table(planned: Planned) -> Table:
     rows = []
     for each in planned.finalists:
         more = _more(planned, each)
-        against = NONE if more is None or each == planned.best else _signed(more)
+        against = NONE if more is None or each == planned.best else more.signed()
         tested = _tested(planned, each)
         cells = [described(each), f"{planned.rounds(each):.0f}", tested, _times(planned, each)]
         rows.append([*cells, against])
@@ -95,7 +94,7 @@ def figure(planned: Planned) -> Figure:
             ends = (None, None) if found.half is None else (max(found.low, 0), min(found.high, 1))
             points.append(Point(name, seconds, found.mean, *ends))
     x, y = Axis("Simulated seconds"), Axis("Held-out accuracy")
-    return figure_of(Lines(points, lines, x, y, height=260))
+    return Figure([Lines(points, lines, x, y, height=260)])
 
 
 def page(planned: Planned, command: Sequence[str] = ()) -> Page:
@@ -149,10 +148,6 @@ def _seconds(found: Interval) -> str:
     return f"{found.mean:.3g}" + ("" if found.half is None else f" ±{found.half:.2g}")
 
 
-def _signed(found: Interval) -> str:
-    return f"{'+' * (found.mean >= 0)}{found}".replace("-", "−")
-
-
 def _against(planned: Planned, other: Candidate) -> str:
     """What another finalist costs, in words."""
     more, named = _more(planned, other), described(other)
@@ -160,7 +155,7 @@ def _against(planned: Planned, other: Candidate) -> str:
         return f"{named}, which does not get there"
     chance = ", which may be chance" * (more.half is not None and more.low <= 0 <= more.high)
     if planned.asked.target is None:
-        return f"{named} ({_signed(more)} of held-out accuracy{chance})"
+        return f"{named} ({more.signed()} of held-out accuracy{chance})"
     return f"{named} ({_seconds(more)} s more{chance})"
 
 

@@ -15,39 +15,38 @@ def verdict(comparison: Comparison) -> list[str]:
     """A sentence or two for each condition under which methods were compared."""
     said = []
     for place, cases in _conditions(comparison).items():
-        told = [_best(comparison, cases), _race(comparison, cases)]
-        if any(told) and len(cases) > 1:
-            said.append(f"{place}: " * bool(place) + " ".join(filter(None, told)))
+        told = " ".join(filter(None, [_best(comparison, cases), _race(comparison, cases)]))
+        if told and len(cases) > 1:
+            said.append(f"{place}: {told}" if place else told)
     return said
 
 
 def headline(comparison: Comparison) -> list[str]:
-    """The verdict at the top of a page, and the race if there is one condition only."""
-    conditions = _conditions(comparison)
-    if len(conditions) == 1:
-        (cases,) = conditions.values()
-        if len(cases) > 1:
-            return [told for told in (_best(comparison, cases), _race(comparison, cases)) if told]
-    measure = at_end(comparison)
-    if all(len(cases) == 1 for cases in conditions.values()):
-        ends = {p: spread([*tested(comparison, c).values()]) for p, (c,) in conditions.items()}
-        places = [f"{end} ({place})" if place else end for place, end in ends.items()]
-        rounds = {len(run.history.rows) for some in comparison.results.values() for run in some}
-        after = f"{max(rounds)} rounds" if len(rounds) == 1 else f"at most {max(rounds)} rounds"
-        methods = dict.fromkeys(name(case) for case in comparison.results)
-        return [f"{names.listed([*methods])}: test {measure} {names.listed(places)} after {after}."]
+    """The verdict at the top of a page: how often who is best, if there are many conditions."""
+    conditions, told = _conditions(comparison), verdict(comparison)
+    if len(conditions) == 1 and told:
+        return told
+    best = {place: _order(comparison, cases)[0] for place, cases in conditions.items()}
+    firsts = {place: first for place, first in best.items() if first is not None}
+    if not firsts:
+        return []
+    accurate = at_end(comparison) == "accuracy"
+    kind = "Highest test accuracy" if accurate else "Lowest test loss"
+    if not told:  # one method: which condition is best
+        ends = {p: fmean(tested(comparison, first).values()) for p, first in firsts.items()}
+        place = (max if accurate else min)(ends, key=lambda place: ends[place])
+        end = spread([*tested(comparison, firsts[place]).values()])
+        return [f"{kind}: {end} ({', '.join(filter(None, [name(firsts[place]), place]))})."]
     wins: dict[str, list[str]] = {}
-    for place, cases in conditions.items():
-        if (first := _order(comparison, cases)[0]) is not None:
-            wins.setdefault(name(first), []).append(place)
-    told = [
+    for place, first in firsts.items():
+        wins.setdefault(name(first), []).append(place)
+    counts = [
         f"{method} in {len(places)} of {len(conditions)} conditions"
         + (f" ({places[0]})" if len(places) == 1 else "")
         for method, places in sorted(wins.items(), key=lambda each: -len(each[1]))
     ]
-    kind = "Highest test accuracy" if measure == "accuracy" else "Lowest test loss"
     some = "" if comparison.base.fleet else " of the methods with a deadline"
-    return [f"{kind}{some}: {names.listed(told)}."] if told else []
+    return [f"{kind}{some}: {names.listed(counts)}."]
 
 
 def _conditions(comparison: Comparison) -> dict[str, list[Case]]:
@@ -59,38 +58,31 @@ def _conditions(comparison: Comparison) -> dict[str, list[Case]]:
     return found
 
 
-def _order(
-    comparison: Comparison, cases: Sequence[Case]
-) -> tuple[Case | None, list[Case], dict[Case, dict[int, float]]]:
-    """The best with a deadline (on a clock, of all), all from the best on, and what they have."""
-    measured = {case: found for case in cases if (found := tested(comparison, case))}
-    means = {case: fmean(found.values()) for case, found in measured.items()}
+def _order(comparison: Comparison, cases: Sequence[Case]) -> tuple[Case | None, list[Case]]:
+    """The best with a deadline (on a clock, of all), and all from the best on."""
+    means = {case: fmean(found.values()) for case in cases if (found := tested(comparison, case))}
     order = sorted(means, key=lambda c: means[c], reverse=at_end(comparison) == "accuracy")
     rivals = [c for c in order if comparison.base.fleet or not names.waits(c.method)]
-    return (rivals[0] if rivals else None), order, measured
+    return (rivals[0] if rivals else None), order
 
 
 def _best(comparison: Comparison, cases: Sequence[Case]) -> str:
     """Who has the highest accuracy at the end, or the lowest loss, and what the others have."""
-    first, order, measured = _order(comparison, cases)
+    first, order = _order(comparison, cases)
     if len(order) < 2 or first is None:
         return ""
-    told, doubts = [], []
-    waiting = [c for c in order if names.waits(c.method) and not comparison.base.fleet]
+    told, doubts, some, best = [], [], "", tested(comparison, first)
     for case in [case for case in order if case != first]:
-        waits = " (waits)" * (case in waiting)
-        told.append(f"{name(case)}{waits} {fmean(measured[case].values()):.3f}")
-        signs = {
-            ours > measured[case][seed]
-            for seed, ours in measured[first].items()
-            if measured[case].get(seed, ours) != ours
-        }
-        doubts += [name(case)] * (len(signs) > 1)
-    best = fmean(measured[first].values())
+        measured = tested(comparison, case)
+        waits = names.waits(case.method) and not comparison.base.fleet
+        some = " of the methods with a deadline" if waits else some
+        told.append(f"{name(case)}{' (waits)' * waits} {fmean(measured.values()):.3f}")
+        pairs = [(ours, measured.get(seed, ours)) for seed, ours in best.items()]
+        doubts += [name(case)] * (len({a > b for a, b in pairs if a != b}) > 1)
     kind = "highest test accuracy" if at_end(comparison) == "accuracy" else "lowest test loss"
-    some = " of the methods with a deadline" * bool(waiting)
     doubt = f"; not with every seed ahead of {names.listed(doubts)}" if doubts else ""
-    return f"{name(first)} has the {kind}{some}, {best:.3f} ({', '.join(told)}{doubt})."
+    mean = fmean(best.values())
+    return f"{name(first)} has the {kind}{some}, {mean:.3f} ({', '.join(told)}{doubt})."
 
 
 def _race(comparison: Comparison, cases: Sequence[Case]) -> str:
@@ -98,25 +90,23 @@ def _race(comparison: Comparison, cases: Sequence[Case]) -> str:
     if not comparison.base.fleet:
         return ""
     runs = {case: comparison.clocked(case) for case in cases}
-    waiting = comparison.waiting(cases[0])
-    if all(r.target is None for each in runs.values() for r in each):
+    if all(run.target is None for each in runs.values() for run in each):
         return ""
     times = {case: t for case, each in runs.items() if (t := mean_time(each)) is not None}
-    order = sorted(times, key=lambda case: times[case])
-    missing = []
-    for case in cases:
-        reached = sum(run.to_target is not None for run in runs[case])
-        if case not in times:
-            some = f" with {reached} of {len(runs[case])} seeds only" if reached else ""
-            missing.append(f"{name(case)}{some}")
-    wanted = target(comparison)
+    order, wanted = sorted(times, key=lambda case: times[case]), target(comparison)
     if not order:
         return f"No method reaches {wanted}."
+    missing = []
+    for case in (case for case in cases if case not in times):
+        reached = sum(run.to_target is not None for run in runs[case])
+        some = f" with {reached} of {len(runs[case])} seeds only" if reached else ""
+        missing.append(f"{name(case)}{some}")
     found = f"{name(order[0])} reaches {wanted} first, after {number(times[order[0]])} s"
     if len(order) > 1:
         found += f" ({', '.join(f'{name(each)} {number(times[each])} s' for each in order[1:])})"
     if missing:
         found += f"; not reached by {names.listed(missing)}"
+    waiting = comparison.waiting(cases[0])
     if waiting is None or waiting not in times or order[0] == waiting:
         return f"{found}."
     if doubt := _doubt(comparison, waiting):
@@ -146,9 +136,9 @@ def target(comparison: Comparison) -> str:
     values = [run.target for case in waiting for run in comparison.clocked(case) if run.target]
     if not values:
         return "a target (needs fedavg among the methods, or a target)"
-    low, high = f"{min(values):.3f}", f"{max(values):.3f}"
-    span = low if low == high else f"{low} to {high}, by seed"
-    return f"{100 * SHARE:g} % of {names.method(waiting[0].method)}'s final accuracy ({span})"
+    span = " to ".join(dict.fromkeys(f"{each:.3f}" for each in (min(values), max(values))))
+    by = ", by seed" * (" to " in span)
+    return f"{100 * SHARE:g} % of {names.method(waiting[0].method)}'s final accuracy ({span}{by})"
 
 
 def mean_time(runs: Sequence[Clocked]) -> float | None:

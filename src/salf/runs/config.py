@@ -87,7 +87,7 @@ class Config(Settings):
         if self.cohort == "all" and self.cohort_by != "uniform":
             raise SalfError("cohort_by needs a cohort, such as cohort=100.")
         self._check_clock()
-        worlds.check(self.depth, self.users, self.stragglers)
+        worlds.check(self.depth)
         if not self.attack and type(self.attackers) is not Unset:
             raise SalfError("attackers needs an attack, such as attack='flip'.")
         if self.attack:

@@ -18,8 +18,7 @@ from salf.engines.losses import user_losses
 from salf.problem import Problem
 from salf.simulation import seeded
 from salf.theory import Constants
-from salf.worlds.fleet.round import Round
-from salf.worlds.fleet.timing import Timing
+from salf.worlds.fleet.timing import Round, Timing
 
 MOST_USERS = 500  # of a larger cohort, so many are looked at, evenly spaced in speed
 DRAWN = 32  # rounds that are drawn to know how long they take
@@ -55,7 +54,7 @@ class FleetLaw:
     def seconds(self, deadline: float | None) -> float:
         """How long a round takes; without a deadline, until all users are done."""
         ends = [
-            times.finish.max() if deadline is None else self.timing.closes(times, deadline)
+            times.finish.max() if deadline is None else times.closes(deadline)
             for times in self._rounds
         ]
         return float(np.mean(ends))

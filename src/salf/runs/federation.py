@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from salf.common import Report
 from salf.common.errors import SalfError
-from salf.common.progress import Report
 from salf.core.arrivals import Ints, evenly
 from salf.core.compression import Compression
 from salf.core.draws import Keyed
@@ -22,6 +22,9 @@ from salf.core.narrow import narrowed
 from salf.core.server import Schedule, schedule
 from salf.data import DataSet, Partitioned, Samples, UsersData, holdout, load, some, split
 from salf.data import given as by_indices
+from salf.data.files import cache_folder
+from salf.data.loading import FROM_PATH
+from salf.data.named import RECIPES
 from salf.data.sampling import Batches, Cohort
 from salf.data.users_data import Index
 from salf.engines import Loss, cross_entropy
@@ -40,8 +43,7 @@ from salf.worlds import base as worlds
 from salf.worlds.base import AtDeadline, World
 from salf.worlds.depth import DepthDistribution
 from salf.worlds.fleet import deadlines
-from salf.worlds.fleet import named as fleets
-from salf.worlds.fleet.by_labels import ByLabels
+from salf.worlds.fleet.availability import ByLabels
 from salf.worlds.fleet.cost import Cost, equal_time
 from salf.worlds.fleet.devices import Fleet
 from salf.worlds.fleet.learned import LearnedReach
@@ -84,6 +86,17 @@ class Given:
 def load_data(config: Settings, report: Report | None = None) -> DataSet:
     """The data set of a config; `report` gets a line when it is being fetched."""
     return load(config.data, Path(config.data_dir) if config.data_dir else None, report=report)
+
+
+def data_files(config: Settings) -> tuple[Path, ...]:
+    """The files and folders that loading a config's data and fleet reads, if they are there."""
+    kind, _, path = config.data.partition(":")
+    at = [Path(path)] if kind in FROM_PATH and path else []
+    at += [cache_folder() / config.data] if config.data in RECIPES else []
+    at += [Path(config.data_dir)] if config.data_dir else []
+    named = [str(vars(config).get(name)) for name in ("fleet", "availability", "deadline")]
+    at += [Path(file) for file in named if file.endswith(".csv")]
+    return tuple(place.absolute() for place in at if place.exists())
 
 
 def problem_of(
@@ -290,14 +303,14 @@ def fleet_world(
     if config.batches_for(method) == "equal-time":
         # Where nobody is cut off, batches need not fit.
         seconds = config.first_deadline() if method.asks.deadline else None
-        sizes = equal_time(fleet.devices, cost, batch_size, local.steps, seconds)
+        sizes = equal_time(fleet, cost, batch_size, local.steps, seconds)
         assert problem.example is not None
         # Batch norm refuses a single row, which slow users may have.
         check_fit(problem.model, problem.example, 0, config.model, int(sizes.min()))
     batches = Batches(users, sizes, local.epochs)
 
     def timed(cost: Cost) -> Timing:
-        return Timing(fleet.devices, cost, batches.usual_sizes, batches.steps(local))
+        return Timing(fleet, cost, batches.usual_sizes, batches.steps(local))
 
     times, learned = timed(cost), None
     if config.reach == "learned":
@@ -313,12 +326,12 @@ def fleet_world(
 def _dealt(config: Config, fleet: Fleet | None, data: UsersData) -> Fleet:
     """The fleet of a config, or the one given, with its devices in the order of the users."""
     if fleet is None:
-        fleet = fleets.parse(config.fleet, len(data), config.seed, config.availability)
+        fleet = Fleet(config.fleet, len(data), config.seed, config.availability)
     elif len(fleet) != len(data):
         raise SalfError(f"the fleet has {len(fleet)} devices, but there are {len(data)} users.")
-    elif fleet.devices.availability.always:
+    elif fleet.availability.always:
         fleet = fleet.available(config.availability, config.seed)
-    how, available = config.pair or fleet.devices.pair, fleet.devices.availability
+    how, available = config.pair or fleet.pair, fleet.availability
     if not isinstance(data, Partitioned) and how != "random":
         raise SalfError(
             f"pair {how!r} needs one data set that is split among the users, not users' own "
@@ -334,5 +347,4 @@ def _dealt(config: Config, fleet: Fleet | None, data: UsersData) -> Fleet:
         fleet = fleet.paired(data.label_mixes().argmax(axis=1))
     if not isinstance(available, ByLabels):
         return fleet
-    of_users = available.of_users(data.label_mixes())
-    return Fleet.made(fleet.name, replace(fleet.devices, availability=of_users))
+    return fleet.changed(availability=available.of_users(data.label_mixes()))

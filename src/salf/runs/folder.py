@@ -22,7 +22,7 @@ from torch import nn
 from salf.common.errors import SalfError
 from salf.common.files import json_text, locked, whole_file, write_whole
 from salf.core import rows as records
-from salf.core.layers import sent_bytes
+from salf.core.compression import upload_bytes
 from salf.core.rows import Row
 from salf.data import Partitioned
 from salf.problem import Problem
@@ -182,7 +182,7 @@ def summarise(config: Settings, history: History, problem: Problem) -> dict[str,
         "data": problem.source,
         "layers": [layer.name for layer in problem.layers],
         "layer_parameters": [layer.size for layer in problem.layers],
-        "layer_bytes": [sent_bytes(problem.model, layer) for layer in problem.layers],
+        "layer_bytes": upload_bytes(problem.layers, problem.weights),
         "versions": {
             "salf": version("salf"),
             "python": platform.python_version(),

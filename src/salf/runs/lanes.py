@@ -8,7 +8,7 @@ from salf.core.arrivals import evenly
 from salf.core.draws import Keyed
 from salf.runs.training import History
 from salf.simulation import Simulation
-from salf.worlds.fleet.deadlines import Auto
+from salf.worlds.fleet.deadlines import DeadlineSchedule
 from salf.worlds.fleet.world import OnFleet, Waiting
 
 ROUNDS, USERS = 3, 12
@@ -25,7 +25,7 @@ def lanes(history: History, simulation: Simulation) -> list[dict[str, Any]]:
     if type(world) not in (OnFleet, Waiting):
         return []
     assert isinstance(world, OnFleet)
-    timing, start = world.timing, 0.0
+    timing, limit, start = world.timing, world.deadline, 0.0
     if not timing.devices.availability.always:
         return []
     for row in history.rows[:ROUNDS]:
@@ -49,12 +49,12 @@ def lanes(history: History, simulation: Simulation) -> list[dict[str, Any]]:
             last = float(times.done[user, done - 1]) if done else seconds
             mine.append((begin, last, LINK if done else LOST))
             pieces.append([[round(a, 7), round(b, 7), kind] for a, b, kind in mine if b > a])
-        fixed = world.has_deadline and not isinstance(world.deadline, Auto)
+        fixed = limit.of(row.round, 0.0) if isinstance(limit, DeadlineSchedule) else None
         found.append(
             {
                 "round": row.round,
                 "seconds": seconds,
-                "deadline": world.deadline.of(row.round, 0.0) if fixed else None,
+                "deadline": fixed,
                 "users": (asked[shown] + 1).tolist(),
                 "pieces": pieces,
             }

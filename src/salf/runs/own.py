@@ -151,7 +151,7 @@ def own_federation(
             )
         named["split"] = "given"
     if (fleet := objects.get("fleet")) is not None:
-        if "availability" in named and not fleet.devices.availability.always:
+        if "availability" in named and not fleet.availability.always:
             raise SalfError(
                 "the fleet given has an availability of its own: leave out availability=."
             )
@@ -162,8 +162,9 @@ def own_federation(
     if config.split in ("own", "given"):
         _check_evaluation(settings, given.tested)
     if (method := objects.get("method")) is not None:
-        if config.average not in ("reached", method.average):
-            raise SalfError(f"the method given has average={method.average!r}; set it there.")
+        average = getattr(method, "average", "reached")
+        if config.average not in ("reached", average):
+            raise SalfError(f"the method given has average={average!r}; set it there.")
         config.check_reach(method)
     return config, replace(given, world=objects.pop("depth", None), **objects)
 

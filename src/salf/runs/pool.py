@@ -13,11 +13,12 @@ from functools import partial
 from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 from salf.common import process
 from salf.common.errors import SalfError, TrainingDiverged
 from salf.runs.config import Config
+from salf.runs.federation import data_files
 from salf.runs.run import Result, Stopped, cores, run
 from salf.runs.training import OnPart, OnRound, counted
 
@@ -31,6 +32,8 @@ class Job:
 
     do: Callable[[OnPart], Any]  # goes to another process: no lambda, no closure
     work: float
+    place: Path | None = None  # the folder or file that it writes
+    reads: tuple[Path, ...] = ()  # files and folders of data
 
 
 @dataclass
@@ -59,7 +62,9 @@ def run_job(
     config: Config, out: Path | None, work: float | None = None, on_round: OnRound | None = None
 ) -> Job:
     """A run as a job; with `out`, it goes on in that folder where it stopped."""
-    return Job(partial(_run, config, out, on_round), work or config.seconds or config.rounds)
+    work = work or config.seconds or config.rounds
+    place = None if out is None else out.absolute()
+    return Job(partial(_run, config, place, on_round), work, place, data_files(config))
 
 
 def run_here(jobs: Mapping[str, Job], on_progress: OnProgress | None = None) -> Finished:
@@ -80,18 +85,44 @@ def run_here(jobs: Mapping[str, Job], on_progress: OnProgress | None = None) -> 
     return done
 
 
+class Pool(Protocol):
+    """What does jobs: processes of this machine, or a cluster."""
+
+    def do(
+        self,
+        jobs: Mapping[str, Job],
+        on_progress: OnProgress | None = None,
+        on_done: Callable[[str, Finished], None] | None = None,
+    ) -> Finished: ...
+
+
+WorkersLike = int | Pool | None  # how many processes of this machine (by default, one per core)
+
+
+@contextmanager
+def pool_of(workers: WorkersLike, most: int | None = None) -> Iterator[Pool]:
+    """Processes of this machine, no more than `most`; or the pool that is given."""
+    if workers is None or isinstance(workers, int):
+        with WorkerPool(min(filter(None, (workers or cores(), most)))) as pool:
+            yield pool
+    else:
+        yield workers
+
+
 def run_all(
     jobs: Mapping[str, Job],
-    workers: int | None = None,
+    workers: WorkersLike = None,
     on_progress: OnProgress | None = None,
     on_done: Callable[[str, Finished], None] | None = None,
 ) -> Finished:
-    """Do all jobs, `workers` at a time (by default, one per core), beginning with the first.
+    """Do all jobs, beginning with the first.
 
     A training that diverges costs its own result; anything else that goes wrong ends it all.
     `on_done` is called with the name of each job that ended, and with what there is so far.
     """
-    with WorkerPool(min(workers or cores(), len(jobs))) as pool:
+    if not jobs:
+        return Finished()
+    with pool_of(workers, len(jobs)) as pool:
         return pool.do(jobs, on_progress, on_done)
 
 

@@ -13,9 +13,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from salf.common import process
+from salf.common import Report, process
 from salf.common.errors import NoRoundInTime, SalfError, TrainingDiverged
-from salf.common.progress import Report
 from salf.core.rows import Row, from_table, read_checkpoint, to_table, unreadable, write_checkpoint
 from salf.runs.config import Config
 from salf.runs.federation import Given, from_config

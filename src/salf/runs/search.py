@@ -1,7 +1,7 @@
 """Candidates raced against each other: short runs of all, longer ones of those that lead."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -83,7 +83,7 @@ class Race:
                 continue
             clock = {"seconds": seconds, "eval_seconds": self.interval, "seed": seed}
             job = self.job({**each.settings, **clock}, self.folder / name)
-            jobs[name], keys[name] = Job(partial(_in_time, job.do), job.work), (each, seed)
+            jobs[name], keys[name] = replace(job, do=partial(_in_time, job.do)), (each, seed)
         if jobs:
             ended = self.run(f"{len(jobs)} runs to {seconds:.3g} s", jobs).results
             known = {keys[name]: result for name, result in ended.items() if result is not None}

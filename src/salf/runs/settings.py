@@ -4,7 +4,6 @@ TOML, `salf.train` and the command line's options and help are made of them, so 
 for torch: what needs torch to be checked is imported when it is.
 """
 
-import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from types import NoneType
@@ -14,7 +13,7 @@ import tomli_w
 
 from salf import methods
 from salf.common.errors import SalfError, unknown
-from salf.common.registry import converted
+from salf.common.registry import converted, within
 from salf.core.server import schedule
 from salf.methods import Method
 from salf.worlds.fleet import deadlines
@@ -26,13 +25,6 @@ if TYPE_CHECKING:
 
 PAPER_MODELS = ("mlp", "cnn", "vgg11", "vgg13", "vgg16", "vgg19")
 TABLES = ("options", "given", "files")  # settings that have entries of their own
-# What a number may be required to be, and how that is said.
-LIMITS = {
-    "least": (operator.ge, "at least"),
-    "most": (operator.le, "at most"),
-    "above": (operator.gt, "above"),
-    "below": (operator.lt, "below"),
-}
 
 
 def setting(
@@ -41,7 +33,7 @@ def setting(
     read: Callable[[Any], Any] | None = None,
     **limits: float,
 ) -> Any:
-    """A field with the help that the command line shows, how its text is read, and its LIMITS."""
+    """A field with the help that the command line shows, how its text is read, and its limits."""
     return field(default=default, metadata={"help": help, "read": read, **limits})
 
 
@@ -207,7 +199,7 @@ class Settings:
         """Refuse to learn what the method does not use."""
         if self.reach == "learned" and not method.asks.reach:
             raise SalfError(
-                f"{method.name} with average {method.average} does not use p_l: leave out reach=."
+                f"{method.name} with average {self.average} does not use p_l: leave out reach=."
             )
 
     def batches_for(self, method: Method) -> str:
@@ -322,11 +314,7 @@ def _read(setting: Field[Any], value: Any, hints: Mapping[str, Any]) -> Any:
         value = about["read"](value)
     if type(value) is not kind or kind is float:  # floats must be finite
         value = converted(value, kind, setting.name)
-    for name, (holds, words) in LIMITS.items():
-        limit = about.get(name)
-        if value is not None and limit is not None and not holds(value, limit):
-            raise SalfError(f"{setting.name} must be {words} {limit}, not {value}.")
-    return value
+    return within(value, about, setting.name)
 
 
 def typed(kind: type[Settings], name: str, value: Any) -> Any:

@@ -11,7 +11,9 @@ from torch import nn
 
 from salf.common.bars import Bar
 from salf.common.errors import SalfError
-from salf.common.notebook import frame, line_chart
+from salf.common.figures import Axis, Figure, Line, Lines, Point
+from salf.common.notebook import frame
+from salf.common.pictures import SVG, svg
 from salf.common.process import kept_memory
 from salf.core.rows import Row, columns, with_metrics
 from salf.data import Samples
@@ -154,17 +156,17 @@ class History:
         """A data frame with a row per round, with the columns of metrics.csv."""
         return frame(columns(self.rows))
 
-    def plot(self, metric: str = "accuracy") -> Any:
-        """An Altair chart of the accuracy, or another metric, over rounds or simulated seconds."""
+    def plot(self, metric: str = "accuracy") -> SVG:
+        """A picture of the accuracy, or another metric, over rounds or simulated seconds."""
         points = [
-            (row.clock or row.round, value)
+            Point(metric, row.clock or row.round, value)
             for row in self.rows
             if (value := {"accuracy": row.accuracy, **row.metrics}.get(metric)) is not None
         ]
         if not points:
             raise SalfError(f"{metric!r} was not measured: there is nothing to plot.")
-        over = "Round" if self.rows[-1].clock is None else "Simulated seconds"
-        return line_chart(points, over, metric)
+        over = Axis("Round" if self.rows[-1].clock is None else "Simulated seconds")
+        return svg(Figure([Lines(points, [Line(metric, "#0072B2")], over, Axis(metric))]))
 
     def _repr_html_(self) -> str:
         numbers = {"best accuracy": self.best_accuracy}

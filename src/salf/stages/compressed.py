@@ -15,14 +15,7 @@ class Residuals:
 
     def __init__(self, compression: Compression, layers: Layers, seed: int) -> None:
         self.compression, self.layers, self.seed = compression, layers, seed
-        self._senders: dict[int, Sender] = {}
-
-    def sent(self, update: Tensors, user: int, t: int) -> dict[str, Tensor]:
-        """The user's update of round t as the server gets it."""
-        sender = self._senders.get(user) or self._sender(user)
-        if self.compression.remembers:
-            self._senders[user] = sender
-        return unpacked(sender.packed(update, t), self.compression, self.layers, update)
+        self._kept: dict[UserId, dict[int, Tensor]] = {}  # by user and layer
 
     def of_round(self, t: int) -> Change:
         """Compression and decompression of what counts in updates of round t."""
@@ -30,22 +23,18 @@ class Residuals:
 
         def change(update: Tensors, weights: PerLayer | None, user: UserId) -> Tensors:
             counts = {n: v for n, v in update.items() if weights is None or weights[index_of[n]]}
-            return self.sent(counts, int(user), t)
+            kept = self._kept.setdefault(user, {}) if self.compression.remembers else {}
+            sender = Sender(self.compression, self.layers, self.seed, int(user), kept)
+            return unpacked(sender.packed(counts, t), self.compression, self.layers, counts)
 
         return change
 
-    def _sender(self, user: int) -> Sender:
-        return Sender(self.compression, self.layers, self.seed, user)
-
     def state(self) -> tuple[list[UserId], dict[str, Tensor]]:
-        return list(self._senders), {
-            f"{user}/{index}": residual
-            for user, sender in self._senders.items()
-            for index, residual in sender.residuals.items()
-        }
+        rests = ((user, *rest) for user, own in self._kept.items() for rest in own.items())
+        return list(self._kept), {f"{user}/{index}": rest for user, index, rest in rests}
 
-    def load_state(self, users: Sequence[int], residuals: Mapping[str, Tensor]) -> None:
-        self._senders = {user: self._sender(user) for user in users}
-        for key, residual in residuals.items():
+    def load_state(self, users: Sequence[UserId], residuals: Mapping[str, Tensor]) -> None:
+        self._kept = {user: {} for user in users}
+        for key, rest in residuals.items():
             user, index = map(int, key.split("/"))
-            self._senders[user].residuals[index] = residual
+            self._kept[user][index] = rest

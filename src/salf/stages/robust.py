@@ -101,24 +101,12 @@ class Robust:
 
 
 @dataclass(frozen=True)
-class Sent:
-    """One user's update of a layer: all its numbers, in a row."""
-
-    weight: float  # in the step of its round
-    numbers: Tensor
-
-
-@dataclass(frozen=True)
 class Ballot:
     """Several users' updates of a layer, one in a row: gradients, and from `split` on buffers."""
 
     values: Tensor
     weights: Sequence[float]
     split: int
-
-    @classmethod
-    def of(cls, sent: Sequence[Sent], split: int) -> "Ballot":
-        return cls(torch.stack([s.numbers for s in sent]), [s.weight for s in sent], split)
 
     @property
     def parts(self) -> list[Tensor]:
@@ -150,6 +138,15 @@ class Ballot:
             found |= {row for row in furthest if distances[row] > 0}
         return found
 
+    def combined(self, rule: Robust | None) -> Tensor:
+        """What a rule (None: the mean) makes of the updates, times their weight."""
+        values = self.clipped().values if rule is not None and rule.rule == "clip" else self.values
+        weights = values.new_tensor(self.weights).unsqueeze(1)
+        mean = _mean(values, weights) if rule is None else rule.located(values, weights)
+        total = weights.sum(0)
+        gradients = torch.arange(len(mean), device=mean.device) < self.split
+        return mean * torch.where(gradients, total, total.clamp(max=1.0))
+
 
 @dataclass
 class Votes:
@@ -160,26 +157,28 @@ class Votes:
     """
 
     rule: Robust
-    # By layer, from 0, and user: the latest updates, newest first, for rounds in which few users
-    # send the layer.
-    kept: dict[int, dict[UserId, Sent]] = field(default_factory=dict)
+    # By layer, from 0, and user: the latest updates, each in a row, newest first, for rounds in
+    # which few users send the layer.
+    kept: dict[int, dict[UserId, Tensor]] = field(default_factory=dict)
 
-    def keep(self, index: int, now: Mapping[UserId, Sent], old: Mapping[UserId, Sent]) -> None:
-        """Keep the latest votes on a layer, each user's last."""
+    def keep(self, index: int, now: Mapping[UserId, Tensor]) -> dict[UserId, Tensor]:
+        """Keep the latest votes on a layer, each user's last; the result is those of others."""
+        old = {user: sent for user, sent in self.kept.get(index, {}).items() if user not in now}
         # In the order of the users, which a replay has too, unlike that in which updates came.
         newest = sorted(now, key=lambda user: (len(str(user)), user))
-        votes = {user: now[user] for user in newest} | dict(old)
+        votes = {user: now[user] for user in newest} | old
         self.kept[index] = dict(islice(votes.items(), self.rule.votes))
+        return old
 
     def state(self) -> tuple[list[list[Any]], dict[str, Tensor]]:
-        kept = [(index, user, s) for index, by in self.kept.items() for user, s in by.items()]
-        tensors = {f"{place}": sent.numbers for place, (_, _, sent) in enumerate(kept)}
+        kept = [(index, user, sent) for index, by in self.kept.items() for user, sent in by.items()]
+        tensors = {f"{place}": sent for place, (_, _, sent) in enumerate(kept)}
         return [[index, user] for index, user, _ in kept], tensors
 
     def load_state(self, kept: Sequence[Sequence[Any]], tensors: Mapping[str, Tensor]) -> None:
         self.kept = {}
         for place, (index, user) in enumerate(kept):
-            self.kept.setdefault(int(index), {})[user] = Sent(0.0, tensors[f"{place}"])
+            self.kept.setdefault(int(index), {})[user] = tensors[f"{place}"]
 
 
 class RobustAggregate(LayerwiseAggregate):
@@ -188,7 +187,8 @@ class RobustAggregate(LayerwiseAggregate):
     def __init__(self, votes: Votes, layers: Layers, like: Mapping[str, Tensor]) -> None:
         super().__init__(layers, like, separate=True)
         self._votes, self._rule = votes, votes.rule
-        self._sent: dict[int, dict[UserId, Sent]] = {}  # in this round
+        # In this round, by layer and user: the weight in the step, and all numbers in a row.
+        self._sent: dict[int, dict[UserId, tuple[float, Tensor]]] = {}
         self._counters: dict[int, dict[str, Tensor]] = {}
         self._came: set[str] = set()  # names that somebody sent
         # The numbers of every layer by name, in the order in which they are in a row.
@@ -219,27 +219,25 @@ class RobustAggregate(LayerwiseAggregate):
                 for name in self._names[index]
             ]
             numbers = torch.cat([each.reshape(-1) for each in row])
-            self._sent.setdefault(index, {})[user] = Sent(weight, numbers)
+            self._sent.setdefault(index, {})[user] = weight, numbers
             self._came |= update.keys()
             self._reached[index] += 1
 
     def total(self, weights: PerLayer, divisor: PerLayer | None = None) -> Step:
-        step, rule = Step({}), self._rule
+        step = Step({})
         for index, sent in self._sent.items():
             names, by = self._names[index], 1.0 if divisor is None else float(divisor[index])
             split = sum(self._like[n].numel() for n in names if self._like[n].requires_grad)
-            now = {user: replace(each, weight=each.weight / by) for user, each in sent.items()}
-            old = {u: each for u, each in self._votes.kept.get(index, {}).items() if u not in now}
-            self._votes.keep(index, now, old)
-            fresh = Ballot.of(list(now.values()), split).capped()
-            if len(now) >= rule.needed:
-                found = self._split(names, _combined(fresh, rule))
-            elif plausible := self._plausible(fresh, [*now.values(), *old.values()]):
-                found = self._split(names, _combined(plausible, None))
-            else:
-                continue
-            step.values.update({name: v for name, v in found.items() if name in self._came})
-            step.values.update(self._counters[index])
+            now = {user: numbers for user, (_, numbers) in sent.items()}
+            old = self._votes.keep(index, now)
+            scaled = [weight / by for weight, _ in sent.values()]
+            fresh = Ballot(torch.stack([*now.values()]), scaled, split).capped()
+            enough = len(now) >= self._rule.needed
+            used = fresh if enough else self._plausible(fresh, [*now.values(), *old.values()])
+            if used is not None:
+                found = self._split(names, used.combined(self._rule if enough else None))
+                step.values.update({name: v for name, v in found.items() if name in self._came})
+                step.values.update(self._counters[index])
         return step
 
     def sum_of(self, rows: Mapping[str, Tensor], weights: PerLayer) -> dict[str, Tensor]:
@@ -249,41 +247,29 @@ class RobustAggregate(LayerwiseAggregate):
             return {}
         values = torch.cat([value[users].reshape(len(users), -1) for value in rows.values()], 1)
         ballot = Ballot(values, [float(weights[user]) for user in users], values.shape[1])
-        return self._split(list(rows), _combined(ballot.capped(), self._rule))
+        return self._split(list(rows), ballot.capped().combined(self._rule))
 
     def _split(self, names: Sequence[str], row: Tensor) -> dict[str, Tensor]:
         like = [self._like[name] for name in names]
         parts = row.split_with_sizes([each.numel() for each in like])
         return {n: v.to(k.dtype).view(k.shape) for n, v, k in zip(names, parts, like, strict=True)}
 
-    def _plausible(self, fresh: Ballot, votes: Sequence[Sent]) -> Ballot | None:
+    def _plausible(self, fresh: Ballot, votes: Sequence[Tensor]) -> Ballot | None:
         """Select, of too few updates, those that are like what users last sent of this layer.
 
         They are clipped to the median norm, and have the weight of those left out as well.
         """
-        rule, votes = self._rule, votes[: self._rule.votes]
-        if len(votes) < rule.needed:
+        votes = votes[: self._rule.votes]
+        if len(votes) < self._rule.needed:
             return None  # nobody can tell
-        both = Ballot.of(votes, fresh.split)
-        suspects = both.suspects(rule.attackers)
+        both = replace(fresh, values=torch.stack([*votes]))
+        suspects = both.suspects(self._rule.attackers)
         left = [row for row in range(len(fresh.weights)) if row not in suspects]
         if not left:
             return None
         gain = sum(fresh.weights) / sum(fresh.weights[row] for row in left)
         weights = [fresh.weights[row] * gain for row in left]
-        return Ballot(both.clipped().values[left], weights, fresh.split)
-
-
-def _combined(ballot: Ballot, rule: Robust | None) -> Tensor:
-    """What a rule (None: the mean) makes of users' updates of a layer, times their weight."""
-    if rule is not None and rule.rule == "clip":
-        ballot = ballot.clipped()
-    values = ballot.values
-    weights = values.new_tensor(ballot.weights).unsqueeze(1)
-    mean = _mean(values, weights) if rule is None else rule.located(values, weights)
-    total = weights.sum(0)
-    gradients = torch.arange(len(mean), device=mean.device) < ballot.split
-    return mean * torch.where(gradients, total, total.clamp(max=1.0))
+        return replace(fresh, values=both.clipped().values[left], weights=weights)
 
 
 def _mean(values: Tensor, weights: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ squared norm (AS3), Gamma the heterogeneity gap [psi_heterogeneity_gap].
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import expm1, inf, isfinite, log1p
+from math import expm1, inf, log1p
 
 from salf.common.errors import SalfError
 from salf.core.server import theorem_gamma
@@ -66,11 +66,11 @@ class Constants:
                 "give one for all or one for each."
             )
         mean = sum(self.sigma2) / len(self.sigma2)
-        return _finite("B", mean / federation.users + 6 * self.rho_s * self.Gamma)
+        return mean / federation.users + 6 * self.rho_s * self.Gamma
 
     def C(self, federation: Federation) -> float:
         """[C_constant]: what the deadline costs."""
-        return _finite("C", self.G2 * federation.spread)
+        return self.G2 * federation.spread
 
 
 def layer_spread(users: int, reached: float) -> float:
@@ -83,7 +83,7 @@ def layer_spread(users: int, reached: float) -> float:
 
 def variance_bound(federation: Federation, eta: float, G2: float) -> float:
     """[bounded_var]: E |w~ - w|^2 <= eta^2 C, of one step around FedAvg's."""
-    return _finite("the variance of a step", eta * eta * G2 * federation.spread)
+    return eta * eta * G2 * federation.spread
 
 
 def convergence_bound(
@@ -99,17 +99,10 @@ def convergence_bound(
     rho_c, kappa = constants.rho_c, constants.rho_s / constants.rho_c
     gamma = theorem_gamma(rho_c, constants.rho_s)
     noise = constants.B(federation) + (constants.C(federation) if deadline else 0.0)
-    gap = kappa / (gamma + t - 1) * (2 * noise / rho_c + rho_c * gamma / 2 * distance2)
-    return _finite("the gap", gap)
+    return kappa / (gamma + t - 1) * (2 * noise / rho_c + rho_c * gamma / 2 * distance2)
 
 
 def _check(name: str, *numbers: float) -> None:
     for number in numbers:
         if not 0 <= number < inf:
             raise SalfError(f"{name} must be finite and not negative, not {number}.")
-
-
-def _finite(what: str, number: float) -> float:
-    if not isfinite(number):
-        raise SalfError(f"{what} is too large to be computed with these constants.")
-    return number

@@ -36,25 +36,23 @@ class World(ABC):
     users: int
     layers: int
     counts_steps = False  # whether arrivals say how many local steps were done
+    whole = False  # whether users deliver all local steps or none
     trusted = False  # whether nothing is checked: a round of a small model takes a millisecond
 
     @abstractmethod
     def arrivals(self, t: int, draws: Draws, users: Ints, memory: Memory) -> Arrived:
         """Who arrives in round t, in which these users are asked, and the state after it."""
 
-    @abstractmethod
     def unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
         """p_l in round t, for l = 1..L: the probability that none of these users reaches the layer.
 
-        `memory` is the state before the round, as for `arrivals`.
+        By default users are independent. `memory` is the state before the round.
         """
+        return np.asarray((1 - self.reach(t, users, memory)).prod(axis=1))
 
     def reach(self, t: int, users: Ints, memory: Memory) -> Floats:
         """P(user u reaches layer l in round t), [L, users], for methods that weigh by it."""
-        raise SalfError(
-            f"{type(self).__name__} does not say how likely each user is to reach a layer: set "
-            "reach = counted."
-        )
+        raise depth.unknown_reach(self)
 
     def reach_in_steps(self, t: int, users: Ints, planned: Ints, memory: Memory) -> Floats:
         """`reach` with local steps: who stops in a later step than the first reached the layer."""
@@ -81,15 +79,13 @@ class World(ABC):
         """The arrivals with local steps: a straggler stops in any of the `planned` alike."""
         if self.counts_steps:
             return arrived
-        place = draws.uniform(arrived.user, Purpose.STEP)[:, 0]
-        stopped = 1 + (place * planned).astype(np.int64)
-        steps = np.where(arrived.straggler, stopped, planned)
+        if self.whole:
+            steps = np.where(arrived.depth == 1, planned, 1)
+        else:
+            place = draws.uniform(arrived.user, Purpose.STEP)[:, 0]
+            stopped = 1 + (place * planned).astype(np.int64)
+            steps = np.where(arrived.straggler, stopped, planned)
         return replace(arrived, steps=steps, planned=planned)
-
-    def unreached_in_steps(self, t: int, users: Ints, planned: Ints, memory: Memory) -> Floats:
-        """p_l with local steps: nobody reaches the layer if all users also stop in their first."""
-        unreached = self.checked_unreached(t, users, memory)
-        return unreached if self.counts_steps else unreached / np.prod(planned, dtype=np.float64)
 
     def checked(self, arrived: Arrivals, t: int) -> Arrivals:
         """The arrivals of round t, or an error that says what is wrong with them."""
@@ -118,17 +114,22 @@ class World(ABC):
                 )
         return arrived
 
-    def checked_unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
-        """p_l in round t, or an error that says what is wrong with it."""
+    def checked_unreached(
+        self, t: int, users: Ints, planned: Ints | None, memory: Memory
+    ) -> Floats:
+        """p_l in round t, with local steps if so many are `planned`; an error if it cannot be."""
         unreached = np.asarray(self.unreached(t, users, memory), np.float64)
-        if self.trusted:
-            return unreached
-        if unreached.shape != (self.layers,) or not ((unreached >= 0) & (unreached <= 1)).all():
+        if not self.trusted and (
+            unreached.shape != (self.layers,) or not ((unreached >= 0) & (unreached <= 1)).all()
+        ):
             raise SalfError(
                 f"{type(self).__name__}.unreached must return {self.layers} probabilities, one "
                 f"for each layer, not {unreached}."
             )
-        return unreached
+        if planned is None or self.counts_steps:
+            return unreached
+        # Nobody reaches the layer if all users also stop in their first step.
+        return unreached / np.prod(planned, dtype=np.float64)
 
     def waiting(self) -> "World":
         """These users when the server waits for all of them."""
@@ -178,6 +179,8 @@ class AtDeadline(World):
 class Finishing(World):
     """The users of a world, all of whom finish: the server waits, or stragglers have less to do."""
 
+    whole = True
+
     def __init__(self, world: World) -> None:
         self.world, self.users, self.layers = world, world.users, world.layers
 
@@ -185,14 +188,8 @@ class Finishing(World):
         arrived, memory = self.world.arrivals(t, draws, users, memory)
         return replace(arrived, depth=np.ones_like(arrived.depth)), memory
 
-    def in_steps(self, arrived: Arrivals, planned: Ints, draws: Draws) -> Arrivals:
-        return _all_or_nothing(arrived, planned)
-
     def reach(self, t: int, users: Ints, memory: Memory) -> Floats:
         return np.ones((self.layers, len(users)))
-
-    def unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
-        return np.zeros(self.layers)
 
     def busy(self, t: int, memory: Memory) -> Ints:
         return self.world.busy(t, memory)
@@ -213,6 +210,8 @@ class Late(AtDeadline):
     It starts in round t, is busy in rounds t .. t + delay d - 1, and arrives in round t + delay d
     with that old update alone; it may be drawn as a straggler again at once.
     """
+
+    whole = True
 
     def __init__(self, law: DepthDistribution, delay: int) -> None:
         super().__init__(law)
@@ -240,21 +239,13 @@ class Late(AtDeadline):
         straggler = delivers.copy()
         straggler[starts] = True
         arrived = np.union1d(idle, np.flatnonzero(delivers))
-        return Arrivals.at(
+        return Arrivals(
             np.where(straggler & ~delivers, self.layers + 1, 1)[arrived],
             straggler[arrived],
             len(users),
             user=arrived,
             age=np.where(delivers, t - memory[GIVEN], 0)[arrived],
         ), after
-
-    def in_steps(self, arrived: Arrivals, planned: Ints, draws: Draws) -> Arrivals:
-        return _all_or_nothing(arrived, planned)
-
-
-def _all_or_nothing(arrived: Arrivals, planned: Ints) -> Arrivals:
-    """All local steps of users who finished, and none of the others."""
-    return replace(arrived, steps=np.where(arrived.depth == 1, planned, 1), planned=planned)
 
 
 @dataclass(eq=False)
@@ -276,10 +267,10 @@ class Recorded(World):
     def arrivals(self, t: int, draws: Draws, users: Ints, memory: Memory) -> Arrived:
         depths = self.depths[t - 1]
         steps = np.ones_like(depths) if self.steps is None else self.steps[t - 1]
-        return Arrivals.at(depths, user=self.asked[t - 1], steps=steps, planned=steps), memory
+        return Arrivals(depths, user=self.asked[t - 1], steps=steps, planned=steps), memory
 
     def in_steps(self, arrived: Arrivals, planned: Ints, draws: Draws) -> Arrivals:
-        return Arrivals.at(arrived.depth, user=arrived.user, steps=arrived.steps, planned=planned)
+        return Arrivals(arrived.depth, user=arrived.user, steps=arrived.steps, planned=planned)
 
     def unreached(self, t: int, users: Ints, memory: Memory) -> Floats:
         return self.chances[t - 1]
@@ -293,15 +284,12 @@ class Recorded(World):
         return self
 
 
-GROUP = "salf.depths"  # of entry points, for packages that bring laws of depth or worlds
-
-
 def parse(spec: str, users: int, layers: int, ratio: float) -> World:
     """The world that `--depth` names: a law of depth, or a law or world of one's own.
 
     Yours is called with those of the keywords `users`, `layers` and `stragglers` that it takes.
     """
-    if spec.partition(":")[0] in depth.KINDS:
+    if depth.is_named(spec):
         return AtDeadline(depth.parse(spec, users, layers, ratio))
     offered = {"users": users, "layers": layers, "stragglers": ratio}
     made = registry.call("depth", spec, _own(spec), offered)
@@ -315,13 +303,11 @@ def parse(spec: str, users: int, layers: int, ratio: float) -> World:
     return made
 
 
-def check(spec: str, users: int, ratio: float) -> None:
-    """Refuse what cannot be a world, as far as that can be told without the layers."""
-    if spec in ("mixture", "uniform"):
-        depth.parse(spec, users, 1, ratio)
-    elif spec.partition(":")[0] not in depth.KINDS:
+def check(spec: str) -> None:
+    """Refuse a name that no distribution has; its numbers are looked at with the layers."""
+    if not depth.is_named(spec):
         _own(spec)
 
 
 def _own(spec: str) -> Any:
-    return registry.find("distribution of depth", spec, dict.fromkeys(depth.DEPTHS), GROUP)
+    return registry.find("distribution of depth", spec, dict.fromkeys(depth.DEPTHS), "salf.depths")

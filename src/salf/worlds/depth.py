@@ -29,16 +29,16 @@ class DepthDistribution(ABC):
         `busy` other users still work on an earlier round; they have no entry and are stragglers.
         """
 
-    @abstractmethod
-    def unreached(self, users: Ints) -> Floats:
-        """p_l for l = 1..L: the probability that none of these users reaches the layer."""
-
     def reach(self, users: Ints) -> Floats:
         """P(user u reaches layer l) if these users take part, [L, users]."""
-        raise SalfError(
-            f"{type(self).__name__} does not say how likely each user is to reach a layer: set "
-            "reach = counted."
-        )
+        raise unknown_reach(self)
+
+    def unreached(self, users: Ints) -> Floats:
+        """p_l = prod_u P(d_u > l): the probability that none of these users reaches layer l.
+
+        That is for users who are independent; others define it.
+        """
+        return np.asarray((1 - self.reach(users)).prod(axis=1))
 
     @property
     def everybody(self) -> Ints:
@@ -58,7 +58,7 @@ class Uniform(DepthDistribution):
 
     def draw(self, draws: Draws, users: Ints, busy: int = 0) -> Arrivals:
         depth = _uniform(draws.uniform(users, Purpose.DEPTH)[:, 0], self.layers)
-        return Arrivals.at(depth, asked=len(users) + busy, user=users)
+        return Arrivals(depth, asked=len(users) + busy, user=users)
 
     def reach(self, users: Ints) -> Floats:
         layer = np.arange(1, self.layers + 1)
@@ -85,9 +85,11 @@ class Mixture(DepthDistribution):
     def __post_init__(self) -> None:
         if not 0 <= self.ratio <= 1:
             raise SalfError(f"the ratio of stragglers must be in [0, 1], not {self.ratio}.")
-        if self.chances:
-            given(self.chances, self.users)  # checks that they are probabilities
-            _check_length(self.chances, self.layers)
+        if self.chances and given(self.chances, self.users).layers != self.layers:
+            raise SalfError(
+                f"there are {len(self.chances)} probabilities of depth, but {self.layers} layers "
+                f"have {self.layers + 1} depths."
+            )
 
     def stragglers(self, users: int) -> int:
         """How many of so many users are stragglers, in every round."""
@@ -99,14 +101,14 @@ class Mixture(DepthDistribution):
         straggler = np.zeros(len(users), np.bool_)
         if not missing:  # then there is nothing to draw
             everyone = np.ones(len(users), np.int64)
-            return Arrivals.at(everyone, straggler, len(users) + busy, user=users)
+            return Arrivals(everyone, straggler, len(users) + busy, user=users)
         score, place = draws.uniform(users, Purpose.DEPTH, 2).T
         straggler[np.argsort(score, kind="stable")[:missing]] = True
         if self.chances:
             depth = 1 + np.searchsorted(np.cumsum(self.chances)[:-1], place, side="right")
         else:
             depth = _uniform(place, self.layers)
-        return Arrivals.at(np.where(straggler, depth, 1), straggler, len(users) + busy, user=users)
+        return Arrivals(np.where(straggler, depth, 1), straggler, len(users) + busy, user=users)
 
     def reach(self, users: Ints) -> Floats:
         ratio = self.stragglers(len(users)) / max(1, len(users))
@@ -125,40 +127,26 @@ class Mixture(DepthDistribution):
         return np.arange(1, self.layers + 1) / (self.layers + 1)
 
 
-@dataclass(frozen=True)
 class PerUser(DepthDistribution):
-    """Independent users, each with its own probabilities of depth 1..L+1."""
+    """Independent users, each with its own probabilities of depth 1..L+1, [users, L + 1]."""
 
-    probabilities: Floats  # [U, L + 1]
-
-    def __post_init__(self) -> None:
-        table = np.asarray(self.probabilities, np.float64)
+    def __init__(self, probabilities: Floats) -> None:
+        table = np.asarray(probabilities, np.float64)
         if table.ndim != 2 or table.shape[1] < 2:
             raise SalfError("probabilities of depth must be a table of users x (layers + 1).")
         if (table < 0).any() or not np.allclose(table.sum(1), 1, atol=1e-9):
             raise SalfError("probabilities of depth must be >= 0 and sum to 1 for every user.")
-        object.__setattr__(self, "probabilities", table / table.sum(1, keepdims=True))
-
-    @property
-    def users(self) -> int:  # type: ignore[override]
-        return len(self.probabilities)
-
-    @property
-    def layers(self) -> int:  # type: ignore[override]
-        return int(self.probabilities.shape[1]) - 1
+        self.probabilities = table / table.sum(1, keepdims=True)
+        self.users, self.layers = len(table), table.shape[1] - 1
 
     def draw(self, draws: Draws, users: Ints, busy: int = 0) -> Arrivals:
         """Draw every user's depth by inverting its cumulative probabilities."""
         cumulative = self.probabilities[users].cumsum(1)[:, :-1]
         depth = 1 + (draws.uniform(users, Purpose.DEPTH) >= cumulative).sum(1)
-        return Arrivals.at(depth, asked=len(users) + busy, user=users)
+        return Arrivals(depth, asked=len(users) + busy, user=users)
 
     def reach(self, users: Ints) -> Floats:
         return np.asarray(self.probabilities[users].cumsum(1)[:, :-1].clip(0, 1)).T
-
-    def unreached(self, users: Ints) -> Floats:
-        """p_l = prod_u P(d_u > l)."""
-        return np.asarray((1 - self.probabilities[users].cumsum(1)[:, :-1]).clip(0, 1).prod(0))
 
 
 def given(probabilities: Sequence[float], users: int) -> PerUser:
@@ -166,11 +154,19 @@ def given(probabilities: Sequence[float], users: int) -> PerUser:
     return PerUser(np.tile(np.asarray(probabilities, np.float64), (users, 1)))
 
 
-def fixed(depths: Sequence[int], layers: int) -> PerUser:
+def fixed(depths: Sequence[float], layers: int) -> PerUser:
     """Fixed depths in every round: a layer nobody reaches has p_l = 1 and is never updated."""
-    if outside := [depth for depth in depths if not 1 <= depth <= layers + 1]:
-        raise SalfError(f"depth {outside[0]} is outside 1..{layers + 1} ({layers} layers).")
+    if outside := [depth for depth in depths if depth not in range(1, layers + 2)]:
+        raise SalfError(f"depth {outside[0]:g} is not one of 1..{layers + 1} ({layers} layers).")
     return PerUser(np.eye(layers + 1)[np.asarray(depths, np.int64) - 1])
+
+
+def unknown_reach(of: object) -> SalfError:
+    """The error where a law or a world has no `reach`."""
+    return SalfError(
+        f"{type(of).__name__} does not say how likely each user is to reach a layer: set "
+        "reach = counted."
+    )
 
 
 def _uniform(place: Floats, layers: int) -> Ints:
@@ -178,46 +174,34 @@ def _uniform(place: Floats, layers: int) -> Ints:
     return np.asarray(1 + (place * (layers + 1)).astype(np.int64))
 
 
-def _check_length(chances: Sequence[float], layers: int) -> None:
-    if len(chances) != layers + 1:
-        raise SalfError(
-            f"there are {len(chances)} probabilities of depth, but {layers} layers have "
-            f"{layers + 1} depths."
-        )
-
-
-KINDS = ("mixture", "uniform", "fixed", "probabilities")
 DEPTHS = ("mixture", "mixture:P1,P2,...", "uniform", "fixed:D1,...", "probabilities:P1,...")
+
+
+def is_named(spec: str) -> bool:
+    """Whether this is one of `DEPTHS`, and not one of your own."""
+    return spec.partition(":")[0] in ("mixture", "uniform", "fixed", "probabilities")
 
 
 def has_ratio(spec: str) -> bool:
     """Whether a distribution, as people write it, depends on the ratio of stragglers."""
-    kind = spec.partition(":")[0]
-    return kind == "mixture" or kind not in KINDS  # one of your own may take it
+    return spec.startswith("mixture") or not is_named(spec)  # one of your own may take it
 
 
 def parse(spec: str, users: int, layers: int, ratio: float) -> DepthDistribution:
     """Read a distribution as people write it: one of `DEPTHS`. `ratio` is the mixture's."""
     kind, _, rest = spec.partition(":")
-    if spec == "mixture":
-        return Mixture(users, layers, ratio)
-    if spec == "uniform":
-        return Uniform(users, layers)
-    if kind not in ("mixture", "fixed", "probabilities") or not rest:
-        raise unknown("distribution of depth", spec, DEPTHS)
     try:
-        numbers = [float(number) for number in rest.split(",")]
+        numbers = tuple(float(number) for number in rest.split(",") if rest)
     except ValueError:
         raise SalfError(
             f"cannot read the numbers in {spec!r}: separate them with commas."
         ) from None
-    if kind == "fixed":
-        if not all(number.is_integer() for number in numbers):
-            raise SalfError(f"the depths in {spec!r} must be integers.")
-        if len(numbers) != users:
-            raise SalfError(f"{spec!r} has {len(numbers)} depths, but there are {users} users.")
-        return fixed([int(number) for number in numbers], layers)
     if kind == "mixture":
-        return Mixture(users, layers, ratio, tuple(numbers))
-    _check_length(numbers, layers)
-    return given(numbers, users)
+        return Mixture(users, layers, ratio, numbers)
+    if spec == "uniform":
+        return Uniform(users, layers)
+    if kind == "fixed" and numbers:
+        return fixed(numbers, layers)
+    if kind == "probabilities" and numbers:
+        return given(numbers, users)
+    raise unknown("distribution of depth", spec, DEPTHS)

@@ -3,8 +3,8 @@
 import random
 
 import pytest
-from devices import prepared
 
+from devices import prepared
 from salf.core.deadline.times import Retry
 
 
@@ -16,15 +16,6 @@ def test_nothing_is_run_when_the_forward_pass_and_the_last_layer_cannot_fit():
     assert device.forwards == 3
     assert (partial.depth, partial.gradients, partial.loss, partial.total) == (4, {}, None, 0.0)
     assert backpropagation.within(3.0, loss).depth == 3
-
-
-def test_a_device_that_is_cold_at_first_is_not_given_up():
-    _, backpropagation, device, loss = prepared()
-    device.speed = 0.1
-    assert backpropagation.within(3.5, loss).depth == 4  # the forward pass took all of the time
-    device.speed = 1.0
-    depths = [backpropagation.within(3.5, loss).depth for _ in range(5)]
-    assert depths[-1] == 2
 
 
 def test_hiccups_in_the_first_rounds_do_not_end_a_user():
@@ -101,39 +92,6 @@ def test_a_deadline_that_is_over_before_the_round_saves_up_no_tries():
         backpropagation.within(-1.0, loss)
     assert [backpropagation.within(2.0, loss).loss for _ in range(4)] == [None] * 4
     assert device.forwards == 3
-
-
-# The seconds of a forward pass that takes 40 on average, by round; made from a generator.
-NOISE = {
-    "steady": lambda chance, round: 40 * chance.lognormvariate(0, 0.2),
-    "cold start": lambda chance, round: (
-        40 * chance.lognormvariate(0, 0.2) * (4 if round < 5 else 1)
-    ),
-    "hiccups": lambda chance, round: (
-        40 * chance.lognormvariate(0, 0.1) + chance.uniform(5, 100) * (chance.random() < 0.25)
-    ),
-    "heavy tail": lambda chance, round: 25 * chance.paretovariate(1.5),
-    "slow for a while": lambda chance, round: (
-        40 * chance.lognormvariate(0, 0.2) * (3 if 50 <= round < 110 else 1)
-    ),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("noise", NOISE)
-def test_users_that_are_equally_slow_are_served_alike(noise):
-    """The least served of them has at least half of the rounds of the most served."""
-    served, deadline = [], 42.0  # about the median of a forward pass and the last layer
-    for seed in range(3):
-        chance = random.Random(seed)
-        _, backpropagation, device, loss = prepared(costs={3: 1.0, 2: 2.0, 1: 4.0})
-        served.append(0)
-        for round in range(300):
-            device.forward = NOISE[noise](chance, round)
-            partial = backpropagation.within(deadline, loss)
-            served[-1] += partial.depth <= 3 and partial.total <= deadline
-    assert min(served) >= 30
-    assert min(served) >= max(served) / 2
 
 
 # How many times as long as usual a stage takes, from a generator; of most, long times are frequent.

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from devices import TARGETS, prepared
 from torch import nn
 from torch.nn import functional as F
 
+from devices import TARGETS, prepared
 from reference import assert_close, copy_of, gradients
 from salf.core.layers import Layers
 from salf.live.inspection import Inspection
@@ -61,9 +61,8 @@ def test_a_user_does_the_steps_that_fit_and_sends_the_sum_of_their_gradients(
     model, _, _, _ = prepared(dtype=torch.float64)
     inputs = torch.randn(4, 4, generator=torch.Generator().manual_seed(1)).double()
     assert_close(dict(update.tensors), wanted(model, inputs, weights, steps, depth, layers), 1e-12)
-    Inspection(layers, weights_of(model), local_steps=5).check(
-        decode(encode(update), size_of(weights)), 2
-    )
+    wire = decode(encode(update), size_of(weights))
+    Inspection(layers, weights_of(model), local_steps=5).check("a", wire)
 
 
 def weights_of(model):

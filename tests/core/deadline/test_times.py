@@ -4,8 +4,8 @@ import random
 import weakref
 
 import pytest
-from devices import prepared
 
+from devices import prepared
 from salf.core.deadline.times import StageTimes
 
 
@@ -75,17 +75,6 @@ def test_expected_times_are_high_but_not_the_highest_of_the_last_rounds():
     assert times.expected(1, pace=1.0) == 1.0
 
 
-def test_times_that_are_not_seen_any_more_shrink_a_little_until_they_are_seen_again():
-    times = StageTimes(1)
-    times.learn({0: 1.0, 1: 1.0, 2: 0.0})
-    for _ in range(10):
-        times.learn({0: 1.0})
-    assert times.expected(1, pace=1.0) == pytest.approx(0.995**10)
-    assert times.expected(0, pace=1.0) == 1.0
-    times.learn({0: 1.0, 1: 0.9})
-    assert times.expected(1, pace=1.0) == 1.0
-
-
 def test_one_slow_last_layer_does_not_end_a_user_that_runs_it_seldom():
     times = StageTimes(1)
     for _ in range(16):
@@ -143,5 +132,3 @@ def test_the_time_of_a_pass_that_was_stopped_is_that_of_the_whole_pass():
     assert times.whole_pass([0.0, 2.0], 2.0) == 8.0
     assert times.whole_pass([0.0, 2.0, 6.0, 7.0], 7.0) == 7.0  # no pass had so many modules
     assert StageTimes(1).whole_pass([3.0], 3.0) == 3.0
-    times.learn_course([0.0, 2.0, 3.0], 4.0)
-    assert times.course == pytest.approx([0.0, 0.3, 0.75])

@@ -21,7 +21,7 @@ EVERYBODY = np.arange(3)
 
 
 def timing(speeds=SPEEDS, rows=1, steps=1, **fleet):
-    devices = Fleet.of(speeds, counted=CLASSES * len(speeds), **fleet).devices
+    devices = Fleet.of(speeds, counted=CLASSES * len(speeds), **fleet)
     return Timing(
         devices,
         COST,

@@ -18,7 +18,7 @@ COST = Cost(np.array([2e4, 1e3, 2e2]), np.array([2e4, 2e3, 4e2]), np.array([1e5,
 
 def timing(fleet):
     return Timing(
-        fleet.devices,
+        fleet,
         COST,
         lambda users: np.full(len(users), 16),
         lambda users: np.ones_like(users),

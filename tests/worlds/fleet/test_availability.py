@@ -125,13 +125,13 @@ def test_what_a_device_does_depends_on_nobody_else_and_not_on_who_asked_before()
 def test_later_times_are_not_looked_for_from_the_beginning(monkeypatch):
     """The cycles of 10,000 s are 250 blocks; the next times are in the last ones."""
     available, drawn = OnAndOff(1, 0.25, seed=5), []
-    lengths = type(available)._lengths
+    block = OnAndOff._block
 
-    def counted(self, devices, blocks):
+    def counted(self, *at):
         drawn.append(self)
-        return lengths(self, devices, blocks)
+        return block(self, *at)
 
-    monkeypatch.setattr(type(available), "_lengths", counted)
+    monkeypatch.setattr(OnAndOff, "_block", counted)
     who, work = np.arange(3), np.full((3, 2), 5.0)
     available.elapsed(who, 10_000.0, work)
     for start in (10_010.0, 10_020.0, 10_015.0, 10_080.0):  # also a little back

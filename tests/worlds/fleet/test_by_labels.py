@@ -9,13 +9,13 @@ from salf.data.users_data import Partitioned
 from salf.runs.config import Config
 from salf.runs.federation import from_config
 from salf.worlds.fleet import availability
-from salf.worlds.fleet.by_labels import ByLabels, SlotAvailability
+from salf.worlds.fleet.availability import ByLabels, Slots
 from salf.worlds.fleet.devices import Fleet
 
 
 def test_every_device_is_available_in_its_share_of_the_slots():
     chances, slots = np.array([0.1, 0.5, 1.0]), 20_000
-    available = SlotAvailability(chances, slot=2.0, seed=3)
+    available = Slots(chances, slot=2.0, seed=3)
     for device, chance in enumerate(chances):
         starts = 2.0 * np.arange(slots)
         now = available.window(np.full(slots, device), starts)[0] == starts
@@ -23,7 +23,7 @@ def test_every_device_is_available_in_its_share_of_the_slots():
 
 
 def test_a_window_is_one_slot_and_what_happened_does_not_depend_on_when_it_is_asked():
-    available, who = SlotAvailability(np.array([0.05]), slot=2.0), np.array([0])
+    available, who = Slots(np.array([0.05]), slot=2.0), np.array([0])
     opens, closes = available.window(who, np.array([0.0]))
     assert closes - opens == 2
     assert opens % 2 == 0
@@ -36,7 +36,7 @@ def test_a_window_is_one_slot_and_what_happened_does_not_depend_on_when_it_is_as
 
 def test_chances_follow_from_the_labels():
     mixes = np.array([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]])
-    chances = ByLabels(mean=0.1, least=0.02, seed=1).of_users(mixes).chances
+    chances = ByLabels(0.1, 1.0, seed=1).of_users(mixes).chances
     assert chances[2] == pytest.approx(0.1)  # who holds all classes alike has the mean
     # The classes' weights sum to 1, so before the least the chances of the two sum to twice that.
     assert max(chances[:2]) == pytest.approx(0.2 - min(chances[:2]), abs=0.02)
@@ -44,7 +44,7 @@ def test_chances_follow_from_the_labels():
 
 
 def test_the_least_available_count_as_the_slowest():
-    fleet = Fleet.of([1.0, 1.0, 5.0], availability=SlotAvailability(np.array([0.5, 0.9, 0.1]), 1.0))
+    fleet = Fleet.of([1.0, 1.0, 5.0], availability=Slots(np.array([0.5, 0.9, 0.1]), 1.0))
     assert fleet.slowest(0.4).tolist() == [2]
 
 

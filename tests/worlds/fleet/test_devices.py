@@ -15,7 +15,6 @@ from salf.worlds.fleet.availability import OnAndOff
 from salf.worlds.fleet.cost import Cost
 from salf.worlds.fleet.devices import LAYERS, MULTIPLY_ADDS
 from salf.worlds.fleet.jitter import ExponentialLayers
-from salf.worlds.fleet.named import parse
 
 
 def quantiles(values, at=(5, 50, 95)):
@@ -24,16 +23,14 @@ def quantiles(values, at=(5, 50, 95)):
 
 def test_a_named_fleet_is_a_function_of_its_seed_and_a_device_of_its_number():
     small, large = salf.Fleet("phones", users=3, seed=4), salf.Fleet("phones", users=50, seed=4)
-    np.testing.assert_array_equal(small.devices.speed, large.devices.speed[:3])
-    np.testing.assert_array_equal(small.devices.up, large.devices.up[:3])
-    assert not np.array_equal(
-        salf.Fleet("phones", users=3, seed=5).devices.speed, small.devices.speed
-    )
+    np.testing.assert_array_equal(small.speed, large.speed[:3])
+    np.testing.assert_array_equal(small.up, large.up[:3])
+    assert not np.array_equal(salf.Fleet("phones", users=3, seed=5).speed, small.speed)
 
 
 def test_phones_have_the_documented_laws():
     """20,000 devices: quantiles within 4 % (over 4.5 standard errors of the 5th and 95th)."""
-    devices = salf.Fleet("phones", users=20_000).devices
+    devices = salf.Fleet("phones", users=20_000)
     z = 1.6449
     wanted = np.exp(0.78 * np.array([-z, 0, z]))
     np.testing.assert_allclose(quantiles(devices.speed), wanted, rtol=0.06)
@@ -51,18 +48,16 @@ def test_phones_have_the_documented_laws():
     ("name", "speeds"), [("pis", [0.5, 1.0, 1.9]), ("microcontrollers", [1.0, 4.2])]
 )
 def test_boards_are_of_a_few_models(name, speeds):
-    speed = salf.Fleet(name, users=20_000).devices.speed
+    speed = salf.Fleet(name, users=20_000).speed
     found = {value: float((speed == value).mean()) for value in np.unique(speed)}
     assert found == pytest.approx(dict.fromkeys(speeds, 1 / len(speeds)), abs=0.016)
 
 
 def test_links_of_a_named_fleet():
-    with_links, without = (
-        parse(f"pis:links={name}", 20_000, 0).devices for name in ("lan", "none")
-    )
+    with_links, without = (salf.Fleet(f"pis:links={name}", 20_000, 0) for name in ("lan", "none"))
     assert with_links.up[0] == pytest.approx(941e6 / 8, rel=0.01)
     assert np.isinf([without.up, without.down]).all()
-    clients = parse("phones:links=clients", 20_000, 0).devices
+    clients = salf.Fleet("phones:links=clients", 20_000, 0)
     np.testing.assert_array_equal(clients.up, clients.down)
     # The quantiles of 100 clients, in kbit/s: 1134, 5388 and 43437.
     found = quantiles(clients.up) * 8 / 1e3
@@ -71,15 +66,11 @@ def test_links_of_a_named_fleet():
 
 
 def test_options_of_a_named_fleet():
-    fast = parse("phones:speed=10,jitter=0", 30, seed=0)
-    np.testing.assert_allclose(
-        fast.devices.speed, 10 * salf.Fleet("phones", users=30).devices.speed
-    )
-    assert fast.devices.jitter.sigma == 0
-    seeded = parse("phones:seed=7", 30, seed=0)
-    np.testing.assert_array_equal(
-        seeded.devices.speed, salf.Fleet("phones", users=30, seed=7).devices.speed
-    )
+    fast = salf.Fleet("phones:speed=10,jitter=0", 30, seed=0)
+    np.testing.assert_allclose(fast.speed, 10 * salf.Fleet("phones", users=30).speed)
+    assert fast.jitter.sigma == 0
+    seeded = salf.Fleet("phones:seed=7", 30, seed=0)
+    np.testing.assert_array_equal(seeded.speed, salf.Fleet("phones", users=30, seed=7).speed)
 
 
 @pytest.mark.parametrize(
@@ -91,18 +82,19 @@ def test_options_of_a_named_fleet():
         ("phones:links=fast", "unknown kind of links 'fast'"),
         ("phones:speed=2,links", "write options of a fleet as in"),
         ("nowhere.csv", "cannot read the fleet"),
+        ("nowhere.csv:speed=2", "unknown option of the fleet"),
         ("phones:speed=-1", "speed must be positive"),
     ],
 )
 def test_fleets_that_cannot_be_are_refused(spec, said):
     with pytest.raises(SalfError, match=said):
-        parse(spec, 3, seed=0)
+        salf.Fleet(spec, 3)
 
 
 def test_a_fleet_by_hand():
     fleet = salf.Fleet.of([1e6, 2e6], up=5.0, latency=[0.1, 0.2])
-    assert (len(fleet), fleet.devices.up.tolist()) == (2, [5.0, 5.0])
-    assert np.isinf(fleet.devices.down).all()
+    assert (len(fleet), fleet.up.tolist()) == (2, [5.0, 5.0])
+    assert np.isinf(fleet.down).all()
     with pytest.raises(SalfError, match="one for each of the 2 devices"):
         salf.Fleet.of([1e6, 2e6], up=[1.0, 2.0, 3.0])
     for wrong in ({"speed": 0.0}, {"speed": []}, {"latency": -1.0}, {"counted": "rows"}):
@@ -115,11 +107,11 @@ def test_a_fleet_from_a_file_and_users_in_turn(tmp_path):
     path.write_text("name,speed,up,jitter\na,1e6,1000,0.1\nb,2e6,,0\n")
     fleet = salf.Fleet.csv(path, users=5)
     assert fleet.name == "fleet"
-    assert fleet.devices.speed.tolist() == [1e6, 2e6, 1e6, 2e6, 1e6]
-    assert fleet.devices.up.tolist() == [1000, np.inf, 1000, np.inf, 1000]
-    factors = fleet.devices.jitter.factor(Keyed(0, 1), np.arange(5))
+    assert fleet.speed.tolist() == [1e6, 2e6, 1e6, 2e6, 1e6]
+    assert fleet.up.tolist() == [1000, np.inf, 1000, np.inf, 1000]
+    factors = fleet.jitter.factor(Keyed(0, 1), np.arange(5))
     assert (factors == 1).tolist() == [False, True, False, True, False]
-    np.testing.assert_array_equal(salf.Fleet(str(path), users=5).devices.speed, fleet.devices.speed)
+    np.testing.assert_array_equal(salf.Fleet(str(path), users=5).speed, fleet.speed)
     with pytest.raises(SalfError, match="has 2 devices for 1 users: set users to 2"):
         salf.Fleet(str(path), users=1)
 
@@ -136,9 +128,9 @@ def test_every_way_to_make_a_fleet_takes_an_availability(tmp_path):
         salf.Fleet(str(path), users=2, availability=spec),
         salf.Fleet("phones", users=2, availability=spec),
         salf.Fleet.of([1e6, 2e6], availability=spec),
-        parse(str(path), 2, seed=0, available=spec),
+        salf.Fleet(str(path), 2, seed=0, availability=spec),
     ):
-        np.testing.assert_array_equal(fleet.devices.availability.window(who, at), wanted)
+        np.testing.assert_array_equal(fleet.availability.window(who, at), wanted)
     with pytest.raises(SalfError, match="has an availability of its own: leave out availability"):
         fleet.available("sessions")
     assert fleet.available("always") is fleet
@@ -165,19 +157,10 @@ def test_a_run_takes_the_availability_of_a_fleet_from_a_file_either_way(tmp_path
         salf.train(net, (x, y), fleet=fleet, availability="sessions", deadline=1.0)
 
 
-def test_an_error_inside_a_named_fleet_is_not_taken_for_a_wrong_option(monkeypatch):
-    def broken(users, seed, speed=1.0):
-        raise TypeError("a bug")
-
-    monkeypatch.setitem(salf.worlds.fleet.named.NAMED, "phones", broken)
-    with pytest.raises(TypeError, match="a bug"):
-        salf.Fleet("phones", users=2, speed=1.0)
-
-
 def test_a_device_of_which_nobody_says_when_it_is_available_is_refused(tmp_path):
     (tmp_path / "a.csv").write_text("device,start,end\n0,0,9\n2,0,9\n")
     with pytest.raises(SalfError, match="2 of 4 devices have no intervals, such as device 1"):
-        parse("pis", 4, seed=0, available=str(tmp_path / "a.csv"))
+        salf.Fleet("pis", 4, seed=0, availability=str(tmp_path / "a.csv"))
 
 
 @pytest.mark.parametrize(
@@ -193,9 +176,9 @@ def test_files_that_are_no_fleet_are_refused(tmp_path, content):
 def test_slow_devices_hold_the_first_labels_or_the_fewest_samples():
     fleet = salf.Fleet.of([3.0, 1.0, 2.0])
     by_label = fleet.paired(np.array([5, 9, 0]))
-    assert by_label.devices.speed.tolist() == [2, 3, 1]
+    assert by_label.speed.tolist() == [2, 3, 1]
     by_size = fleet.paired(np.array([10, 20, 30]))
-    assert by_size.devices.speed.tolist() == [1, 2, 3]
+    assert by_size.speed.tolist() == [1, 2, 3]
 
 
 def test_the_slowest_tenth_is_somebody():
@@ -204,7 +187,7 @@ def test_the_slowest_tenth_is_somebody():
 
 
 def test_slow_classes_count_layers_and_go_by_label():
-    devices = salf.Fleet("slow-classes", users=5).devices
+    devices = salf.Fleet("slow-classes", users=5)
     assert (devices.kinds, devices.pair) == ((LAYERS,), "labels")
     assert isinstance(devices.jitter, ExponentialLayers)
 

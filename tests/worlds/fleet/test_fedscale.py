@@ -2,15 +2,14 @@
 
 import os
 import pickle
-import urllib.request
 
 import numpy as np
 import pytest
 
 from salf.common.errors import SalfError
-from salf.worlds.fleet.devices import MULTIPLY_ADDS
+from salf.worlds.fleet.devices import MULTIPLY_ADDS, Fleet
 from salf.worlds.fleet.fedscale import BEHAVIOUR, CAPACITY, fedscale
-from salf.worlds.fleet.named import PHONE, parse
+from salf.worlds.fleet.named import PHONE
 
 CLIENTS = {n: {"computation": 10.0 * n, "communication": 8000.0 * n} for n in (1, 2, 3)}
 TIMES = {
@@ -31,7 +30,7 @@ def test_clients_are_devices_relative_to_the_median_one(tmp_path):
     np.testing.assert_allclose(made.up, 2e6 / made.speed)  # whoever is slow has a fast link here
     assert made.speed[3:].tolist() == made.speed[:2].tolist()  # five users of three clients
     assert made.availability.always
-    named = parse(f"fedscale:{tmp_path}", 5, seed=0).devices
+    named = Fleet(f"fedscale:{tmp_path}", 5, seed=0)
     assert (named.speed.tolist(), named.kinds) == (made.speed.tolist(), (PHONE,))
     other = fedscale(tmp_path, 3, 1, MULTIPLY_ADDS)
     assert other.speed.tolist() != made.speed[:3].tolist()
@@ -67,18 +66,3 @@ def test_other_files_are_refused_and_not_executed(tmp_path, monkeypatch, content
     with pytest.raises(SalfError, match=says):
         fedscale(folder(tmp_path, **{CAPACITY: content}), 2, 0, MULTIPLY_ADDS)
     assert not (tmp_path / "harmed").exists()
-
-
-def test_what_is_downloaded_is_checked(tmp_path, monkeypatch):
-    answer = folder(tmp_path, **{CAPACITY: CLIENTS}) / CAPACITY
-    monkeypatch.setattr(urllib.request, "urlopen", lambda *_, **__: answer.open("rb"))
-    with pytest.raises(SalfError, match="not the expected file"):
-        fedscale(tmp_path / "new", 2, 0, MULTIPLY_ADDS)
-    assert not (tmp_path / "new" / CAPACITY).exists()
-
-    def offline(*_, **__):
-        raise OSError("no network")
-
-    monkeypatch.setattr(urllib.request, "urlopen", offline)
-    with pytest.raises(SalfError, match="put FedScale's files client_device_capacity and"):
-        fedscale(tmp_path / "new", 2, 0, MULTIPLY_ADDS)

@@ -8,11 +8,8 @@ import numpy as np
 import pytest
 
 from salf.common.errors import SalfError
-from salf.core.draws import Keyed, KeyedRounds, Purpose, Unkeyed
-from salf.worlds.fleet.jitter import (
-    ExponentialLayers,
-    LogNormal,
-)
+from salf.core.draws import Keyed, Unkeyed
+from salf.worlds.fleet.jitter import ExponentialLayers, LogNormal
 
 DRAWS = 40_000
 NOMINAL = np.array([0.5, 0.5, 0.5])
@@ -70,13 +67,6 @@ def test_a_negative_control_is_rejected():
     chance = LogNormal(0.4).chance(nominal[:1], np.full((1, 3), 0.9), users[:1])
     with pytest.raises(AssertionError):
         close((complete <= 0.9).mean(axis=0), chance[0])
-
-
-def test_draws_of_many_rounds_are_those_of_each():
-    users = np.arange(5)
-    together = KeyedRounds(9, np.repeat([4, 5], 5)).uniform(np.tile(users, 2), Purpose.JITTER, 3)
-    each = [Keyed(9, t).uniform(users, Purpose.JITTER, 3) for t in (4, 5)]
-    np.testing.assert_array_equal(together, np.concatenate(each))
 
 
 def test_laws_draw_without_keys_too():

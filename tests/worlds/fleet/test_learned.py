@@ -23,7 +23,7 @@ SPEEDS = np.exp(np.linspace(-0.5, 0.5, USERS))
 
 
 def timing(jitter, speeds=SPEEDS):
-    devices = Fleet.of(speeds, jitter=jitter, counted="layers").devices
+    devices = Fleet.of(speeds, jitter=jitter, counted="layers")
     return Timing(
         devices,
         COST,

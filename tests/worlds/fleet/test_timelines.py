@@ -69,7 +69,7 @@ def test_fedavg_needs_no_deadline_and_others_say_that_they_do():
     (first,), _ = rounds(method("fedavg").world(world(None)), 1)
     assert first.spent.seconds == 5.0
     with pytest.raises(SalfError, match="this method needs a deadline"):
-        world(None).start()
+        rounds(world(None), 1)
 
 
 def test_a_schedule_gives_each_round_its_deadline():
@@ -211,7 +211,7 @@ def test_nobody_asked_takes_the_whole_round():
 def test_times_are_a_function_of_seed_user_and_round():
     times = timing(jitter=LogNormal(0.3))
     alone = times.round(Keyed(7, 5), np.array([1]), 0.0).done
-    others = times.round(Keyed(7, 5), EVERYBODY, 100.0).done  # drawn ahead, for many rounds
+    others = times.round(Keyed(7, 5), EVERYBODY, 100.0).done
     np.testing.assert_array_equal(alone[0], others[1])
     assert not np.array_equal(times.round(Keyed(7, 6), EVERYBODY, 0.0).done, others)
     assert not np.array_equal(times.round(Keyed(8, 5), EVERYBODY, 0.0).done, others)
@@ -247,19 +247,19 @@ def test_layers_of_1_and_9_ns_do_not_take_equally_long():
 
 
 def test_equal_time_batches_take_all_users_as_long():
-    devices = Fleet.of(SPEEDS).devices
+    devices = Fleet.of(SPEEDS)
     # The median device takes 16 x 5 / 2.5 = 32 s; so do 32 rows at speed 5 and 6.4 at speed 1.
     assert equal_time(devices, COST, 16).tolist() == [32, 16, 6]
     # Within 8 s there are 8, 4 and 1.6 rows.
     assert equal_time(devices, COST, 16, seconds=8.0).tolist() == [8, 4, 2]
     assert equal_time(devices, COST, 16, steps=4, seconds=8.0).tolist() == [2, 1, 1]
-    fast = Fleet.of([1000.0, 1.0, 1.0]).devices
+    fast = Fleet.of([1000.0, 1.0, 1.0])
     assert equal_time(fast, COST, 16).tolist() == [64, 16, 16]  # at most four times as many
 
 
 def test_equal_time_batches_leave_time_for_the_link():
     """Down and up take 30/60 + 30/20 = 2 s: of 8 s there are 6 left."""
-    devices = Fleet.of(SPEEDS, up=20.0, down=60.0).devices
+    devices = Fleet.of(SPEEDS, up=20.0, down=60.0)
     assert equal_time(devices, COST, 16, seconds=8.0).tolist() == [6, 3, 1]
     assert equal_time(devices, COST, 16, seconds=1.0).tolist() == [1, 1, 1]
 
@@ -283,7 +283,7 @@ def test_a_stage_has_a_fixed_part_and_one_for_every_row():
     Then layer 1: 1 product, 5 parameters; 2 multiply-adds, of which the depthwise one is like 3.
     """
     fixed, row = [2.02, 0.55], [0.3, 0.4]
-    devices = Fleet.of([1.0, 0.5, 2.0], counted=PHONE).devices
+    devices = Fleet.of([1.0, 0.5, 2.0], counted=PHONE)
     for rows, steps in ((1, 1), (4, 2)):
         once = np.array(fixed) + rows * np.array(row)
         made = Timing(
@@ -303,9 +303,9 @@ def test_devices_may_be_of_several_classes():
     assert fleet.pace.tolist() == [10, 10, 20]
     assert str(fleet).count("typical phones or multiply-adds per second") == 1
     ones = np.ones(3, np.int64)
-    made = Timing(fleet.devices, WITH_LAUNCHES, lambda u: ones[u], lambda u: ones[u])
+    made = Timing(fleet, WITH_LAUNCHES, lambda u: ones[u], lambda u: ones[u])
     np.testing.assert_allclose(made.expected(EVERYBODY), [3.27, 0.5, 3.27 / 2])
-    swapped = Timing(fleet.devices.of(np.array([1, 2, 0])), WITH_LAUNCHES, made.rows, made.planned)
+    swapped = Timing(fleet.of_users(np.array([1, 2, 0])), WITH_LAUNCHES, made.rows, made.planned)
     np.testing.assert_allclose(swapped.expected(EVERYBODY), [0.5, 3.27 / 2, 3.27])
 
 

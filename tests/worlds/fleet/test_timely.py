@@ -93,13 +93,8 @@ class Slower(Jitter):
     """In round 1 user 1 needs 1.5 times as long as usual."""
 
     def complete(self, nominal, draws, users):
-        factor = np.where((users == 1) & (round_of(draws) == 1), 1.5, 1.0)
-        return nominal.cumsum(axis=1) * factor[:, None]
-
-
-def round_of(draws):
-    """0 for draws of no round, of which expected times are made."""
-    return draws.t if isinstance(draws, Keyed) else getattr(draws, "rounds", 0)
+        first = isinstance(draws, Keyed) and draws.t == 1  # expected times are of no round
+        return nominal.cumsum(axis=1) * np.where((users == 1) & first, 1.5, 1.0)[:, None]
 
 
 def of_slower(times):
@@ -125,9 +120,7 @@ def test_a_user_that_measures_its_speed_is_given_less():
 
 
 def test_each_layer_is_averaged_over_those_that_trained_it():
-    arrived = Arrivals.at(
-        np.array([1, 1, 2]), steps=np.array([2, 1, 1]), planned=np.array([2, 1, 1])
-    )
+    arrived = Arrivals(np.array([1, 1, 2]), steps=np.array([2, 1, 1]), planned=np.array([2, 1, 1]))
     found = method("timelyfl").weights(arrived, np.zeros(2))
     np.testing.assert_allclose(found, [[1 / 2, 1 / 2, 0], [1 / 3, 1 / 3, 1 / 3]])
 

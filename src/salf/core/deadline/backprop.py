@@ -6,8 +6,8 @@ backward pass ends before that layer, not after it.
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 import torch
@@ -57,17 +57,12 @@ class Backpropagation:
     def __init__(
         self, model: nn.Module, layers: Layers, now: Callable[[], float] = time.perf_counter
     ) -> None:
-        names = [name for layer in layers for name in layer.parameters]
-        if unknown := set(names) - dict(model.named_parameters()).keys():
-            raise SalfError(
-                f"the layers name the parameter {min(unknown)!r}, which the model does not have."
-            )
-        self.model = model
-        self.layers = layers
+        self.model, self.layers = model, layers
         self.times = StageTimes(len(layers))
         self.retry = Retry()
         self._now = now
-        self._modules = {model.get_submodule(name.rpartition(".")[0]) for name in names}
+        owners = {name.rpartition(".")[0] for layer in layers for name in layer.parameters}
+        self._modules = [model.get_submodule(name) for name in owners]
 
     def within(
         self, deadline: float | None, loss: Callable[[], Tensor], *, more: bool = False
@@ -79,18 +74,19 @@ class Backpropagation:
         check whether this is still so (`Retry`). With `more`, this is a further local
         step of a round whose result would be lost by being late, so there are no such checks.
         """
-        if deadline is not None and math.isnan(deadline):
-            raise SalfError("the deadline must be a number of seconds, or None for no deadline.")
         limit = math.inf if deadline is None else deadline
         if more and self.times.first_layer() > limit:
             return Partial(len(self.layers) + 1, {}, None, 0.0, {}, 0.0)
         trying = self.retry.due and not more
-        round = _Round(limit, self.times, self._now, trying=trying, more=more)
+        accelerators = _accelerators(self.model.parameters())
+        round = _Round(limit, self.times, self._now, accelerators, trying=trying, more=more)
         value, gradients = None, {}
         learned: dict[int, float] = {}  # what else than the time it took is learned of a stage
         chance = self.times.chance(limit)
         if limit >= 0 and (more or self.retry.starts(chance)):
-            with suppress(_TimeIsUp), round.watching(self._modules):
+            with suppress(_TimeIsUp), ExitStack() as hooks:
+                for module in self._modules:
+                    hooks.enter_context(module.register_forward_pre_hook(round.check))
                 value = loss()
             if value is None:
                 round.lap(FORWARD)
@@ -114,9 +110,10 @@ class Backpropagation:
 
     def _backward(self, loss: Tensor, round: "_Round") -> dict[str, Tensor]:
         """Backpropagate until the round says stop, and take the reached layers' gradients."""
-        named = dict(self.model.named_parameters())
-        names = [name for layer in self.layers for name in layer.parameters]
-        trainable = {name: named[name] for name in names if named[name].requires_grad}
+        number = {name: index + 1 for name, index in self.layers.index_of.items()}
+        trainable = {
+            n: p for n, p in self.model.named_parameters() if n in number and p.requires_grad
+        }
         nodes = _nodes_of([loss] if loss.requires_grad else [])
         # Only at the leaves: nodes of functions of one's own may have such an attribute too.
         used = {id(getattr(n, "variable", None)) for n in nodes if not n.next_functions}
@@ -126,37 +123,27 @@ class Backpropagation:
                 "the loss depends on no trainable parameter of the model: "
                 "was it computed without gradients, or from another model?"
             )
-        numbers = {name: self.layers.index_of[name] + 1 for name in awaited}
-        # Gradients are gathered in empty places, so that none is added to one from before.
-        before = {name: p.grad for name, p in awaited.items()}
-        hooks = []
-        try:
-            for name, parameter in awaited.items():
+        with ExitStack() as undo:
+            # Gradients are gathered in empty places, so that none is added to one from before.
+            for parameter in trainable.values():
+                undo.callback(setattr, parameter, "grad", parameter.grad)
                 parameter.grad = None
+            for name, parameter in awaited.items():
                 register = parameter.register_post_accumulate_grad_hook
-                hooks.append(register(round.hook(numbers[name])))  # type: ignore[no-untyped-call]
-            if round.begin(numbers.values(), _accelerators(awaited.values())):
+                undo.enter_context(register(round.hook(number[name])))  # type: ignore[no-untyped-call]
+            if round.begin(number[name] for name in awaited):
                 with suppress(_TimeIsUp):
                     torch.autograd.backward(loss, inputs=list(awaited.values()))
-            reached = {
-                name: trainable[name].grad if name in awaited else None
-                for layer in self.layers.reached(round.depth)
-                for name in layer.parameters
-                if name in trainable
+            gradients = {
+                name: torch.zeros_like(p) if p.grad is None else p.grad
+                for name, p in trainable.items()
+                if number[name] >= round.depth
             }
-        finally:
-            for handle in hooks:
-                handle.remove()
-            for name, gradient in before.items():
-                awaited[name].grad = gradient
         if round.depth > 1:
             # Autograd keeps what was ready to run when it stopped, and so the graph with all its
             # activations, until the next backward of this thread.
             torch.autograd.backward(torch.zeros((), requires_grad=True))
-        return {
-            name: torch.zeros_like(trainable[name]) if gradient is None else gradient
-            for name, gradient in reached.items()
-        }
+        return gradients
 
     def state_dict(self) -> dict[str, list[float]]:
         """The times learned, for another process that continues in this one's place."""
@@ -171,25 +158,15 @@ class Backpropagation:
 
     def load_state_dict(self, state: Mapping[str, Sequence[float]]) -> None:
         """Continue with what another process learned about the same layers on this device."""
-        stages, own = range(len(self.layers) + 2), self.state_dict()
-        if (
-            state.keys() != own.keys()
-            or any(len(state[name]) != len(own[name]) for name in ("absent", "cold", "credit"))
-            or len(state["ages"]) != len(state["0"])
-            or not all(0 <= value < math.inf for values in state.values() for value in values)
-        ):
-            raise SalfError(
-                f"the learned times are not those of {len(self.layers)} layers: they need a list "
-                f"of seconds for each of {', '.join(own)}."
-            )
+        if state.keys() != self.state_dict().keys():
+            raise SalfError(f"the learned times are not those of {len(self.layers)} layers.")
         self.times, self.retry = StageTimes(len(self.layers)), Retry()
-        for stage in stages:
-            self.times.seen[stage].extend(state[str(stage)])
-            self.times.absent[stage] = int(state["absent"][stage])
+        for stage, seen in enumerate(self.times.seen):
+            seen.extend(state[str(stage)])
+        self.times.absent = [int(rounds) for rounds in state["absent"]]
         self.times.ages.extend(map(int, state["ages"]))
         self.times.course = list(state["course"])
-        self.retry.cold = int(state["cold"][0])
-        self.retry.credit = state["credit"][0]
+        self.retry.cold, self.retry.credit = int(state["cold"][0]), state["credit"][0]
 
 
 class _TimeIsUp(Exception):
@@ -204,6 +181,7 @@ class _Round:
         deadline: float,
         times: StageTimes,
         now: Callable[[], float],
+        accelerators: Collection[torch.device],
         *,
         trying: bool,
         more: bool,
@@ -214,8 +192,7 @@ class _Round:
         self.began: list[float] = []  # when modules of the forward pass did, since the start
         self._pending = [0] * (times.last + 1)  # parameters without their gradient, by layer
         self._deadline, self._times, self._now, self._trying = deadline, times, now, trying
-        self._more = more
-        self._accelerators: tuple[torch.device, ...] = ()
+        self._more, self._accelerators = more, accelerators
         self._took = self._usual = 0.0  # by the stages of this round, and by them in other rounds
 
     def elapsed(self) -> float:
@@ -232,24 +209,14 @@ class _Round:
             self._took += self.seconds[stage]
             self._usual += usual
 
-    @contextmanager
-    def watching(self, modules: Iterable[nn.Module]) -> Iterator[None]:
-        """Stop a forward pass that is clearly too late, before the next of these modules.
+    def check(self, *_: object) -> None:
+        """The hook before a module of the forward pass: stop a pass that is clearly too late.
 
         Clearly, because its time is learned: a near miss must not look the same as a slow device.
         """
-
-        def check(*_: object) -> None:
-            self.began.append(self.elapsed())
-            if self.began[-1] > TOO_LATE * self._deadline:
-                raise _TimeIsUp
-
-        hooks = [module.register_forward_pre_hook(check) for module in modules]
-        try:
-            yield
-        finally:
-            for handle in hooks:
-                handle.remove()
+        self.began.append(self.elapsed())
+        if self.began[-1] > TOO_LATE * self._deadline:
+            raise _TimeIsUp
 
     def _continues(self) -> bool:
         """Whether to run the next layer."""
@@ -262,9 +229,8 @@ class _Round:
             return needed <= left or (self._trying and left > 0)
         return times.expected(stage, pace) + times.likely(times.back) <= left
 
-    def begin(self, awaited: Iterable[int], accelerators: Iterable[torch.device]) -> bool:
+    def begin(self, awaited: Iterable[int]) -> bool:
         """The forward pass is complete; whether to backpropagate to parameters of these layers."""
-        self._accelerators = tuple(accelerators)
         for number in awaited:
             self._pending[number] += 1
         self.lap(FORWARD)

@@ -16,7 +16,6 @@ FEWEST = 8  # the latest so many
 LIKELY = 0.8  # the quantile of them that a stage is expected to take
 PRECISION = 0.01  # the least relative spread of a time that is assumed
 TINY = 1e-9  # seconds; a shorter time has no logarithm of use
-LATEST = 0.2  # the weight of the latest forward pass in the mean course of them
 FORGET = 0.995  # the trust in a time per round without a new one: so slow layers are run again
 EAGER = 8  # every round is started if at least one in eight succeeds
 SELDOM = 24  # one round in 24 is started without any chance, which is fewer than 5 %
@@ -38,7 +37,7 @@ class StageTimes:
         ]
         self.absent = [0] * (layers + 2)  # rounds since each stage was last run
         self.ages: deque[int] = deque(maxlen=PASSES)  # in rounds, of the forward passes seen
-        # The share of a forward pass that is over when each of its modules begins, on average.
+        # The share of the last whole forward pass that was over when each of its modules began.
         self.course: list[float] = []
 
     def usual(self, stage: int) -> float:
@@ -84,17 +83,12 @@ class StageTimes:
         Were it taken for the time until then, all passes that are stopped would look alike, and
         barely too slow: nobody could tell a user that fits now and then from one that never does.
         """
-        reached = len(began) - 1
-        over = self.course[reached] if 0 <= reached < len(self.course) else 1.0
-        return seconds / over if over > 0 else seconds
+        over = self.course[len(began) - 1] if len(began) <= len(self.course) else 1.0
+        return seconds / (over or 1.0)
 
     def learn_course(self, began: Sequence[float], seconds: float) -> None:
         """Take in a whole forward pass: when its modules began, and the time it took."""
-        course = [time / seconds for time in began] if seconds > 0 else []
-        if len(course) == len(self.course):
-            pairs = zip(self.course, course, strict=True)
-            course = [(1 - LATEST) * mean + LATEST * latest for mean, latest in pairs]
-        self.course = course
+        self.course = [time / seconds for time in began] if seconds > 0 else []
 
     def scale(self, factor: float) -> None:
         """The next rounds have `factor` times the work."""

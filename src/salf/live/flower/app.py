@@ -5,8 +5,8 @@ It is what examples/flower-mnist is, for any config, and its users draw the simu
 
 import json
 import logging
+from itertools import chain
 from logging import WARNING
-from typing import Any
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -16,8 +16,8 @@ from salf.common.errors import SalfError
 from salf.common.files import temporary_folder, write_whole
 from salf.core import rows
 from salf.live.flower.client import answer
-from salf.live.flower.link import GridLink, Question, grace_of
-from salf.live.flower.local import LocalFederation, end_with_parent
+from salf.live.flower.link import GridLink, grace_of
+from salf.live.flower.local import LocalFederation
 from salf.live.flower.strategy import WAITING
 from salf.live.flower.strategy import log as flower_log
 from salf.live.launch import Nobody, Watcher, serve
@@ -28,6 +28,7 @@ from salf.runs.federation import problem_of
 from salf.runs.folder import RunFolder
 from salf.runs.live_config import LiveConfig
 from salf.runs.presets import read_toml
+from salf.runs.run import Result
 
 log = logging.getLogger("salf.live")
 
@@ -49,37 +50,31 @@ clientapp = "{__name__}:client"
 """
 
 
-def run_here(config: LiveConfig, folder: RunFolder, watcher: Watcher) -> dict[str, Any]:
-    """Run the app with a SuperLink and SuperNodes on this machine, and return the summary."""
+def run_here(config: LiveConfig, folder: RunFolder | None, watcher: Watcher) -> Result:
+    """Run the app with a SuperLink and SuperNodes on this machine."""
     watcher.status("starting SuperLink and SuperNodes")
-    with temporary_folder("salf-app") as app, LocalFederation(config.users) as federation:
-        write_whole(app / "pyproject.toml", _PYPROJECT)
+    with temporary_folder("salf-live") as scratch, LocalFederation(config.users) as federation:
+        kept = folder or RunFolder(scratch / "run")
+        kept.path.mkdir(exist_ok=True)
+        write_whole(scratch / "app" / "pyproject.toml", _PYPROJECT)
         names = {federation.node_id(n): user_name(n + 1) for n in range(config.users)}
         settings = {
             "config": config.to_toml(),
-            "folder": str(folder.path.absolute()),
+            "folder": str(kept.path.absolute()),
             "names": json.dumps(names),
         }
         watcher.status("")
-        shown = len(rows.read(folder.rounds))
-        for line in federation.run(app, settings):
+        shown = len(rows.read(kept.rounds))
+        for line in chain(federation.run(scratch / "app", settings), [""]):
             log.info("%s", line)
             if (waiting := line.partition(WAITING)[2]) != "":
                 watcher.say(waiting.strip())
-            shown += _show(folder, shown, watcher)
-        _show(folder, shown, watcher)
-    summary = folder.summary()
-    if summary is None:
-        raise SalfError("the Flower app ended before all rounds were closed.")
-    return summary
-
-
-def _show(folder: RunFolder, shown: int, watcher: Watcher) -> int:
-    """Show the rounds that were added to the record, and return how many."""
-    added = rows.read(folder.rounds)[shown:]
-    for row in added:
-        watcher.round(row)
-    return len(added)
+            for row in rows.read(kept.rounds)[shown:]:
+                watcher.round(row)
+                shown += 1
+        if (summary := kept.summary()) is None:
+            raise SalfError("the Flower app ended before all rounds were closed.")
+        return Result(config, kept.history(summary), summary)
 
 
 class _Aloud(Nobody):
@@ -92,11 +87,10 @@ class _Aloud(Nobody):
 @server.main()
 def main(grid: Grid, context: Context) -> None:
     """All rounds; the folder gets what a live run leaves."""
-    end_with_parent()
     config, watcher = _read(context), _Aloud()
     problem, grace = problem_of(config), grace_of(config.grace)
     names = json.loads(str(context.run_config["names"]))
-    link = GridLink(grid, Question(problem.layers, grace, config.compress), names)
+    link = GridLink(grid, problem.layers, grace, compress=config.compress, names=names)
     wait_for(config.users, link.users, watcher.say)
     folder = RunFolder(str(context.run_config["folder"]))
     serve(config, link, folder, problem, watcher=watcher, grace=grace)
@@ -105,7 +99,6 @@ def main(grid: Grid, context: Context) -> None:
 @client.train()
 def train(msg: Message, context: Context) -> Message:
     """One round of one user."""
-    end_with_parent()
     config = _read(context)
     number = int(context.node_config["partition-id"]) + 1
     slow = slowness(config.slow, config.users)[number - 1]

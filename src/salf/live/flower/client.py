@@ -3,10 +3,10 @@
 import json
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from typing import cast
+from contextlib import suppress
+from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -15,14 +15,17 @@ from salf.core.compression import Compression, Sender
 from salf.core.layers import Layers
 from salf.engines.losses import Loss
 from salf.live.batches import OwnBatch
-from salf.live.update import Task
+from salf.live.update import Task, encode
 from salf.live.user import User
 from salf.methods import Method
 from salf.problem import Problem
 from salf.worlds.fleet.cost import MOST
 
-SERVER_STATE, USER_STATE = "salf-server", "salf-user"  # records with a method's states
-# Where in the context's state what was not sent is kept, and the learned times.
+# Records of messages: the model or an update, the config, and a method's states. An update is one
+# array of bytes, the same as on Ray, so the server has one decoder for what it does not trust.
+ARRAYS, CONFIG, SERVER_STATE, USER_STATE = "arrays", "config", "salf-server", "salf-user"
+UPDATE = "update"  # the name of that array
+# Records of the context: what was not sent, and the learned times.
 RESIDUALS, TIMES = "salf-residuals", "salf-times"
 
 Batch = tuple[Tensor, Tensor]
@@ -62,7 +65,7 @@ def train(
     if isinstance(model, Problem):
         loss, model = model.loss, model.model
     config = _config(msg)
-    layers = Layers.of(model, json.loads(cast(str, config["layers"])))
+    layers = Layers.of(model, json.loads(str(config["layers"])))
     most = MOST * (batch_size or 0) if samples is None else samples
     own = None if batch_size is None else OwnBatch(batch_size, most)
 
@@ -74,7 +77,7 @@ def train(
         return loss(model(inputs), targets).mean()
 
     user = User("", Problem(model, layers), value, steps=steps, batch=own, method=method)
-    if (compression := Compression.parse(cast(str, config.get("compress", "")))) is not None:
+    if (compression := Compression.parse(str(config["compress"]))) is not None:
         # A node's number is as good as any to make its draws its own.
         user.sender = Sender(compression, layers, 0, msg.metadata.dst_node_id % 2**32)
     return answer(user, msg, context, start)
@@ -85,48 +88,34 @@ def answer(
 ) -> Message:
     """The reply of a user, who was asked at `start` (by `time.perf_counter`), or now."""
     start = time.perf_counter() if start is None else start
-    config, state = _config(msg), RecordDict() if context is None else context.state
+    asked: dict[str, Any] = json.loads(str(_config(msg)["task"]))
     records = {n: dict(r.to_torch_state_dict()) for n, r in msg.content.array_records.items()}
-    server, own = records.pop(SERVER_STATE, {}), records.pop(USER_STATE, None)
-    (weights,) = records.values()
-    deadline = cast(float | None, config.get("deadline"))
-    _recall(user, state, cast(str, config["layers"]))
-    task = Task(
-        cast(int, config["server-round"]),
-        None if deadline is None else deadline - (time.perf_counter() - start),
-        weights,
-        cast(int, config["local-steps"]),
-        cast(float, config["local-rate"]),
-        cast(float, config.get("step-seconds", 0.0)),
-        cast(str, config.get("method", "")),
-        server,
-        {} if own is None else {user.name: own},
-        {user.name: cast(int, config.get("used", 0))},
-    )
-    update = user.train(task)
-    update = replace(update, seconds=time.perf_counter() - start)
-    packed = user.packed(update)
+    users = {user.name: records[USER_STATE]} if USER_STATE in records else {}
+    used = {user.name: asked.pop("used")}
+    server = records.get(SERVER_STATE, {})
+    task = Task(weights=records[ARRAYS], server=server, users=users, used=used, **asked)
+    state = RecordDict() if context is None else context.state
+    _recall(user, state)
+    update = user.train(task, start)
     residuals = {} if user.sender is None else user.sender.residuals
     if context is None and (user.kept.states or residuals):
         what = "the method keeps a state" if user.kept.states else "compress topk keeps the rest"
         raise SalfError(f"{what} on this node: pass the context to train.")
-    learned = user.backpropagation.state_dict()
-    layers = cast(str, config["layers"])
-    state[TIMES] = ConfigRecord({"layers": layers, "rows": update.rows, **learned})
+    state[TIMES] = ConfigRecord({"rows": update.rows, **user.backpropagation.state_dict()})
     if user.kept.states:
         kept = {f"{t} {n}": v for t, each in user.kept.states.items() for n, v in each.items()}
         state[USER_STATE] = ArrayRecord(kept)
     if residuals:
         state[RESIDUALS] = ArrayRecord({str(index): rest for index, rest in residuals.items()})
-    metrics = MetricRecord({"server-round": task.round, **update.numbers()})
-    arrays = ArrayRecord(dict(packed.tensors))
-    return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=msg)
+    data = encode(update)
+    array = Array("uint8", (len(data),), "safetensors", data)
+    return Message(RecordDict({ARRAYS: ArrayRecord({UPDATE: array})}), reply_to=msg)
 
 
 def _config(msg: Message) -> ConfigRecord:
     """The config of a message that a SALF strategy sent."""
-    config = next(iter(msg.content.config_records.values()), ConfigRecord())
-    if not {"layers", "server-round", "local-steps", "local-rate"} <= config.keys():
+    config = msg.content.config_records.get(CONFIG, ConfigRecord())
+    if "task" not in config:
         raise SalfError(
             "salf.flower.train cannot answer this message: the server's strategy must be "
             "salf.flower.SALF."
@@ -134,22 +123,22 @@ def _config(msg: Message) -> ConfigRecord:
     return config
 
 
-def _recall(user: User, state: RecordDict, layers: str) -> None:
-    """Go on with what this node kept; not with times that are of other layers, or damaged."""
-    if isinstance(known := state.get(USER_STATE), ArrayRecord):
-        for key, value in known.to_torch_state_dict().items():
-            round, _, name = key.partition(" ")
-            user.kept.states.setdefault(int(round), {})[name] = value  # type: ignore[index]
-    if user.sender is not None and isinstance(known := state.get(RESIDUALS), ArrayRecord):
-        residuals = known.to_torch_state_dict()
+def _recall(user: User, state: RecordDict) -> None:
+    """Continue with what this node kept."""
+    for key, value in _tensors(state, USER_STATE).items():
+        round, _, name = key.partition(" ")
+        user.kept.states.setdefault(int(round), {})[name] = value  # type: ignore[index]
+    if user.sender is not None:
+        residuals = _tensors(state, RESIDUALS)
         user.sender.residuals = {int(index): rest for index, rest in residuals.items()}
-    times = state.get(TIMES)
-    if not isinstance(times, ConfigRecord) or times.get("layers") != layers:
-        return
-    try:
-        learned = {key: value for key, value in times.items() if key not in ("layers", "rows")}
-        user.backpropagation.load_state_dict(learned)  # type: ignore[arg-type]  # it checks
-        if user.batch is not None and isinstance(rows := times.get("rows"), int) and rows > 0:
+    learned: dict[str, Any] = dict(state.config_records.get(TIMES, {}))
+    rows = learned.pop("rows", 0)
+    with suppress(SalfError):  # the times are those of other layers
+        user.backpropagation.load_state_dict(learned)
+        if user.batch is not None and rows:
             user.batch.rows = rows
-    except (SalfError, TypeError):
-        return
+
+
+def _tensors(state: RecordDict, name: str) -> dict[str, Tensor]:
+    record = state.array_records.get(name)
+    return {} if record is None else dict(record.to_torch_state_dict())

@@ -6,37 +6,32 @@ of this machine can run an app in it, too.
 """
 
 import ctypes
-import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
-from functools import cache
 from pathlib import Path
-from threading import Thread
-from typing import IO
+from typing import IO, TypeVar
 from urllib.request import urlopen
 
 import tomli_w
 
 from salf.common.errors import SalfError
-from salf.common.files import locked, temporary_folder
+from salf.common.files import temporary_folder
 from salf.common.process import sigterm_as_exit, uninterrupted
 
 LOOPBACK = "127.0.0.1"
 CONNECTION = "salf"  # what the federation is called in Flower's own configuration
 START = 60.0  # seconds a SuperLink or SuperNode may take until it is ready
-STOP = 5.0  # seconds they have to end before they are ended
-PARENT = "SALF_PARENT"  # in the environment of all processes of a federation: its folder
-LOOK = 0.5  # seconds between two looks whether the process that began it is there
+STOP = 5.0  # seconds in which processes that were killed are gone
 
 Value = str | int | float | bool
+Found = TypeVar("Found")
 
 
 class LocalFederation:
@@ -47,8 +42,7 @@ class LocalFederation:
                 print(line)
 
     Ctrl-C and SIGTERM end the block in order. When this process is killed, SuperLink and SuperNodes
-    end with it; what they have started for an app follows when it notices, within a second if the
-    app calls `end_with_parent` as salf's own does, and else up to a minute later.
+    end with it, and what they have started for an app when it notices, some seconds later.
     """
 
     def __init__(self, nodes: int) -> None:
@@ -61,9 +55,8 @@ class LocalFederation:
         with ExitStack() as stack:
             stack.enter_context(sigterm_as_exit())
             self.home = stack.enter_context(temporary_folder("salf-flower"))
-            stack.enter_context(locked(self.home))  # for `end_with_parent`
             self._env = {**os.environ, **self._environment()}
-            stack.callback(self._end_all)
+            stack.callback(self._end)
             self._start_superlink()
             self._start_supernodes()
             self._open = stack.pop_all()
@@ -81,27 +74,27 @@ class LocalFederation:
         settings = self.home / "run.toml"
         settings.write_text(tomli_w.dumps(config or {}), encoding="utf-8")
         command = ["run", str(app.resolve()), CONNECTION, "--stream", "--run-config", str(settings)]
-        last, process = "", self._flwr(*command)
+        last, failed, process = "", "", self._popen("flwr", *command, stdout=subprocess.PIPE)
         try:
             assert process.stdout is not None
             for line in process.stdout:
+                if "Exit Code: " in line:  # after the traceback of the ServerApp
+                    failed = last.rpartition("SalfError: ")[2]
                 last = line.rstrip() or last
                 yield line.rstrip("\n")
             if process.wait() != 0:
                 raise SalfError(f"the app could not be run: {last}")
+            if failed:
+                raise SalfError(f"the app failed: {failed}")
         finally:
-            _end(process, time.monotonic() + STOP)
-        self._check_last_run()
+            process.kill()
+            process.wait()
 
     def node_id(self, number: int) -> str:
         """What SuperNode `number` (0, 1, ...) is called as a user."""
-        until = time.monotonic() + START
-        while not (found := re.search(r"SuperNode ID: (\d+)", self._log_of(_node(number)))):
-            self._check_alive(_node(number), until)
-        return found[1]
-
-    def _log_of(self, name: str) -> str:
-        return (self.home / f"{name}.log").read_text(encoding="utf-8", errors="replace")
+        name = _node(number)
+        line = self._wait_for(name, lambda: re.search(r"SuperNode ID: (\d+)", self._log_of(name)))
+        return line[1]
 
     def _environment(self) -> dict[str, str]:
         return {
@@ -114,17 +107,26 @@ class LocalFederation:
             "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",  # seconds; else 1
             "OMP_NUM_THREADS": "1",  # each node a device of its own, not all of this machine
             "PYTHONUNBUFFERED": "1",
-            PARENT: str(self.home),
         }
 
-    def _end_all(self) -> None:
+    def _end(self) -> None:
+        """End SuperLink and SuperNodes, and on Linux what they started: all in our environment.
+
+        Returns when they are gone; one may have started another while it was looked for.
+        """
         with uninterrupted():
             for process in self._processes.values():
-                process.terminate()
-            until = time.monotonic() + STOP
-            for process in self._processes.values():
-                _end(process, until)
-            _end_those_with(f"FLWR_HOME={self.home}")
+                process.kill()
+                process.wait()
+            until, found = time.monotonic() + STOP, True
+            while found and time.monotonic() < until:
+                found = False
+                for folder in Path("/proc").glob("[0-9]*"):
+                    with suppress(OSError):
+                        if f"FLWR_HOME={self.home}\0".encode() in (folder / "environ").read_bytes():
+                            os.kill(int(folder.name), signal.SIGKILL)
+                            found = True
+                time.sleep(0.05)
 
     def _start_superlink(self) -> None:
         port = _free_port()
@@ -137,11 +139,12 @@ class LocalFederation:
             *("--insecure", "--host", LOOPBACK, "--port", str(port)),
             "--disable-runtime-dependency-installation",
         )
-        until = time.monotonic() + START
-        while True:
-            with suppress(OSError), urlopen(f"http://{self._address}/health", timeout=1.0):
-                return
-            self._check_alive("superlink", until)
+        self._wait_for("superlink", self._is_healthy)
+
+    def _is_healthy(self) -> bool:
+        with suppress(OSError), urlopen(f"http://{self._address}/health", timeout=1.0):
+            return True
+        return False
 
     def _start_supernodes(self) -> None:
         for number in range(self._nodes):
@@ -159,17 +162,12 @@ class LocalFederation:
         with (self.home / f"{name}.log").open("wb") as output:
             self._processes[name] = self._popen(command, *arguments, stdout=output)
 
-    def _flwr(self, *arguments: str) -> subprocess.Popen[str]:
-        return self._popen("flwr", *arguments, stdout=subprocess.PIPE)
-
     def _popen(
         self, command: str, *arguments: str, stdout: int | IO[bytes]
     ) -> subprocess.Popen[str]:
-        if (found := shutil.which(command, path=self._env["PATH"])) is None:
-            raise SalfError(f"{command} is not installed: run pip install 'salf[flower]'.")
-        # A session of its own: Ctrl-C is for this process, which then ends the others in order.
+        # A session of its own: Ctrl-C is for this process, which then ends the others.
         return subprocess.Popen(
-            [found, *arguments],
+            [command, *arguments],
             env=self._env,
             cwd=self.home,  # elsewhere flwr may take the connection's name for that of a folder
             stdin=subprocess.DEVNULL,
@@ -181,23 +179,18 @@ class LocalFederation:
             errors="replace",
         )
 
-    def _check_alive(self, name: str, until: float) -> None:
-        """Wait a moment for a process that starts, unless it has ended or takes too long."""
-        if self._processes[name].poll() is None and time.monotonic() < until:
+    def _wait_for(self, name: str, ready: Callable[[], Found | None]) -> Found:
+        """What `ready` finds, unless the process that starts has ended or takes too long."""
+        until = time.monotonic() + START
+        while not (found := ready()):
+            if self._processes[name].poll() is not None or time.monotonic() > until:
+                last = (self._log_of(name).strip().splitlines() or ["it wrote nothing"])[-1]
+                raise SalfError(f"Flower's {name} did not start: {last}")
             time.sleep(0.1)
-            return
-        last = (self._log_of(name).strip().splitlines() or ["it wrote nothing"])[-1]
-        raise SalfError(f"Flower's {name} did not start: {last}")
+        return found
 
-    def _check_last_run(self) -> None:
-        text = self._flwr("list", CONNECTION, "--format", "json").communicate()[0]
-        try:
-            run = max(json.loads(text)["runs"], key=lambda run: run["pending-at"])
-            status, details = run["status"], run.get("status-details", "")
-        except (ValueError, KeyError, TypeError):
-            raise SalfError(f"Flower did not report how the run ended: {text[-200:]}") from None
-        if status != "finished:completed":
-            raise SalfError(f"the run ended as {status}: {details}".rstrip(": "))
+    def _log_of(self, name: str) -> str:
+        return (self.home / f"{name}.log").read_text(encoding="utf-8", errors="replace")
 
 
 def _node(number: int) -> str:
@@ -214,56 +207,3 @@ def _end_with_parent() -> None:
     """Ask the kernel to end this process when its parent is gone, however it went (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-
-
-def _end(process: subprocess.Popen[str], until: float) -> None:
-    process.terminate()
-    try:
-        process.wait(max(0.0, until - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def _end_those_with(variable: str) -> None:
-    """End what Flower started beside its own processes: those that inherited our environment.
-
-    Returns when they are gone; one may have started another while it was looked for.
-    """
-    until, found = time.monotonic() + STOP, True
-    while found and time.monotonic() < until:
-        found = False
-        for folder in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                if f"{variable}\0".encode() in (folder / "environ").read_bytes():
-                    os.kill(int(folder.name), signal.SIGKILL)
-                    found = True
-        time.sleep(0.05)
-
-
-def end_with_parent() -> None:
-    """End this process if the one that began its federation is gone, now or later.
-
-    The kernel ends that one's children. Theirs, which Flower starts for each run and each message,
-    would go on for half a minute, and the ServerApp's has the files of the run. The federation's
-    folder is locked for as long as the process that began it lives. Without a local federation
-    this does nothing.
-    """
-    if (folder := os.environ.get(PARENT)) is not None:
-        _end_if_gone(folder)
-        _watch(folder)
-
-
-@cache
-def _watch(folder: str) -> None:
-    def keep_looking() -> None:
-        while True:
-            time.sleep(LOOK)
-            _end_if_gone(folder)
-
-    Thread(target=keep_looking, daemon=True).start()
-
-
-def _end_if_gone(folder: str) -> None:
-    with suppress(BlockingIOError), locked(Path(folder)):
-        os._exit(1)  # nobody is left to be told

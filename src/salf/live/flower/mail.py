@@ -5,14 +5,12 @@ back: for minutes, if a node stops in the middle. So every message is asked for 
 thread beside the server. The SuperLink gives a reply away once, to the pull that finds it.
 """
 
-import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from math import inf
 from queue import Empty, Queue
-from threading import Thread
+from threading import Semaphore, Thread
 
 from flwr.app import Message
 from flwr.common.constant import ErrorCode
@@ -21,23 +19,18 @@ from flwr.serverapp import Grid
 from salf.common.errors import in_one_line
 from salf.live.update import Rejected
 
-log = logging.getLogger("salf.live")
-
 POLL = 0.1  # seconds from asking for a reply to asking again, at the least
-PACE = 0.03  # seconds from one pull in vain to the next, on average: each costs the SuperLink 6 ms
-BURST = 10  # pulls in vain that may be made up for at once
-MOST_PULLS = 64  # at a time, each a thread; a stalled upload holds one until Flower gives it up
+PACE = 0.03  # seconds from one pull to the next, on average: each costs the SuperLink 6 ms
+MOST_PULLS = 64  # at a time; a stalled upload holds one until Flower gives it up
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True)
 class SentMessage:
     """A message on its way: to whom, of which round, and until when Flower takes a reply."""
 
     node: int
     round: int
     until: float
-    asked: float = -inf  # when its reply was last asked for
-    failed: str = ""  # why the pull that asked for it did
 
 
 class Mail:
@@ -46,19 +39,17 @@ class Mail:
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
         self._sent: dict[str, SentMessage] = {}
-        self._pulling: set[str] = set()  # what is being asked for
-        self._ended: Queue[tuple[str, Iterable[Message] | Exception]] = Queue()
-        self._credit, self._counted = float(BURST), time.monotonic()  # pulls that may begin
+        self._came: Queue[tuple[str, Message | Rejected]] = Queue()
+        self._pulls = Semaphore(MOST_PULLS)
 
     def send(self, messages: Sequence[Message], round: int) -> None:
         """Send messages of a round; the SuperLink keeps each for its TTL, and then nobody does."""
         taken = set(self._grid.push_messages(messages)) if messages else set()
-        for message in messages:
-            about = message.metadata
-            if about.message_id in taken:
-                self._sent[about.message_id] = SentMessage(
-                    about.dst_node_id, round, time.monotonic() + about.ttl
-                )
+        for about in (message.metadata for message in messages):
+            if (key := about.message_id) in taken:
+                sent = SentMessage(about.dst_node_id, round, time.monotonic() + about.ttl)
+                self._sent[key] = sent
+                Thread(target=self._ask, args=(key, sent.until), daemon=True).start()
 
     def unanswered(self) -> list[SentMessage]:
         """What may still be replied to."""
@@ -68,59 +59,28 @@ class Mail:
 
     def receive(self, seconds: float) -> list[tuple[SentMessage, Message | Rejected]]:
         """The replies that have come; waits at most so long for the first."""
-        until = time.monotonic() + seconds
-        while True:
-            self._pull()
-            left = max(0.0, until - time.monotonic())
-            replies: list[tuple[SentMessage, Message | Rejected]] = []
-            with suppress(Empty):
-                replies += self._taken(*self._ended.get(timeout=min(left, PACE)))
-                while True:
-                    replies += self._taken(*self._ended.get_nowait())
-            if replies or not left:
-                return replies
+        came: list[tuple[str, Message | Rejected]] = []
+        with suppress(Empty):
+            came.append(self._came.get(timeout=seconds))
+            while True:
+                came.append(self._came.get_nowait())
+        return [(self._sent.pop(key), reply) for key, reply in came if key in self._sent]
 
-    def _pull(self) -> None:
-        """Ask for replies, those that were asked for longest ago first."""
-        self.unanswered()
-        now = time.monotonic()
-        self._credit = min(self._credit + (now - self._counted) / PACE, float(BURST))
-        self._counted = now
-        due = [
-            key
-            for key, sent in sorted(self._sent.items(), key=lambda each: each[1].asked)
-            if key not in self._pulling and sent.asked <= now - POLL
-        ]
-        for key in due[: min(MOST_PULLS - len(self._pulling), int(self._credit))]:
-            self._credit -= 1
-            self._pulling.add(key)
-            self._sent[key].asked = now
-            Thread(target=self._work, args=(key,), daemon=True).start()
-
-    def _work(self, key: str) -> None:
-        try:
-            self._ended.put((key, list(self._grid.pull_messages([key]))))
-        except Exception as error:  # whatever a node's bytes make Flower's decoder raise
-            self._ended.put((key, error))
-
-    def _taken(
-        self, key: str, came: Iterable[Message] | Exception
-    ) -> Iterable[tuple[SentMessage, Message | Rejected]]:
-        """A reply with what it replies to. A message has one; what else comes is left."""
-        self._pulling.discard(key)
-        if (sent := self._sent.get(key)) is None:
-            return
-        if isinstance(came, Exception):  # its reply may be lost or not: asking again tells
-            reason = in_one_line(came)
-            if not sent.failed:  # else it would be said ten times a second
-                log.warning("could not read a reply: %s", reason)
-            sent.failed = reason
-            return
-        for message in came:
-            if message.metadata.reply_to_message_id == key:
-                del self._sent[key]
-                self._credit += 1
-                code = message.error.code if message.has_error() else None
-                lost = code == ErrorCode.MESSAGE_UNAVAILABLE and sent.failed
-                yield sent, Rejected(f"not a reply: {sent.failed}") if lost else message
-                return
+    def _ask(self, key: str, until: float) -> None:
+        """Ask for the reply to a message until it is there. What else comes is left."""
+        failed = ""
+        while time.monotonic() < until:
+            time.sleep(max(POLL, PACE * len(self._sent)))
+            try:
+                with self._pulls:
+                    came = list(self._grid.pull_messages([key]))
+            except Exception as error:  # whatever a node's bytes make Flower's decoder raise
+                failed = in_one_line(error)  # the reply may be lost or not: asking again tells
+                continue
+            for message in came:
+                if message.metadata.reply_to_message_id == key:
+                    code = message.error.code if message.has_error() else None
+                    lost = code == ErrorCode.MESSAGE_UNAVAILABLE and failed
+                    reply = Rejected(f"not a reply: {failed}") if lost else message
+                    self._came.put((key, reply))
+                    return

@@ -1,8 +1,7 @@
 """SALF as a Flower strategy: rounds that end at their deadline, from whatever layers came."""
 
 import logging
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from logging import INFO, WARNING
 from pathlib import Path
@@ -14,15 +13,13 @@ from flwr.serverapp.strategy import FedAvg, Result
 from torch import Tensor, nn
 
 from salf.common.errors import SalfError
-from salf.core import rows as records
 from salf.core.layers import Layers, Prefixes
 from salf.core.rows import Row, with_metrics
 from salf.core.server import SGD, Schedule
-from salf.live.flower.link import GridLink, Question, grace_of
+from salf.live.flower.link import GridLink, grace_of
 from salf.live.flower.mail import Mail
 from salf.live.rounds import Rounds, wait_for
 from salf.live.server import LiveServer, ServerSettings
-from salf.live.tmax import TMax
 from salf.problem import Problem
 from salf.worlds.fleet import deadlines
 from salf.worlds.fleet.deadlines import Deadline
@@ -91,7 +88,7 @@ class SALF(FedAvg):
         **settings: Any,
     ) -> None:
         if isinstance(deadline, str):
-            deadline = deadlines.parse(deadlines.read(deadline))
+            deadline = deadlines.parse(deadline)
         own = [each.name for each in fields(FlowerSettings) if each.name in settings]
         given = FlowerSettings(**{name: settings.pop(name) for name in own})
         if given.optimiser is None:
@@ -107,7 +104,6 @@ class SALF(FedAvg):
         self.record = None if record is None else Path(record)
         self.settings, self.grace = given, grace_of(given.grace)
         self.server = LiveServer(model, lr, given)
-        TMax(self.server, deadline)  # says now what is wrong with it, not when nodes are there
         robust = self.server.pipeline.stages.robust
         # With fewer there is no majority against a bad one, and no layer would ever move.
         self._needed = 0 if robust is None else robust.needed
@@ -137,9 +133,14 @@ class SALF(FedAvg):
 
         `timeout` limits the rounds of methods that wait; the others have a deadline.
         """
-        compress, more = self.settings.compress, train_config or ConfigRecord()
-        question = Question(self.server.layers, self.grace, compress, more, timeout)
-        link = GridLink(grid, question)
+        link = GridLink(
+            grid,
+            self.server.layers,
+            self.grace,
+            compress=self.settings.compress,
+            config=train_config,
+            timeout=timeout,
+        )
         rounds = Rounds(
             self.server,
             link,
@@ -155,7 +156,9 @@ class SALF(FedAvg):
             self.model.load_state_dict(initial_arrays.to_torch_state_dict())
         except RuntimeError as error:
             raise SalfError(f"the arrays do not belong to the strategy's model: {error}") from None
-        self._resume()
+        self.server.resume(self.state, self.record)
+        if self.server.t:
+            log(INFO, "Continuing after round %d, from %s", self.server.t, self.state)
         result = Result(arrays=ArrayRecord(self.model.state_dict()))
         self._evaluate_here(result, evaluate_fn)
         fewer = " (robust='none' needs fewer.)" * (self.min_available_nodes == self._needed)
@@ -164,49 +167,22 @@ class SALF(FedAvg):
             lambda: list(grid.get_node_ids()),
             lambda sentence: log(INFO, "%s%s", sentence, fewer),
         )
-        began = time.monotonic()
         while self.server.t < num_rounds:
             log(INFO, "[ROUND %s/%s]", self.server.t + 1, num_rounds)
             row = rounds.next()
             result.arrays = ArrayRecord(self.model.state_dict())
             result.train_metrics_clientapp[row.round] = metrics = _metrics(row)
             log(INFO, "\t└──> Aggregated MetricRecord: %s", metrics)
-            self._evaluate_there(result, grid, link, evaluate_config or ConfigRecord())
+            self._evaluate_there(result, grid, link.free(), evaluate_config or ConfigRecord())
             self._evaluate_here(result, evaluate_fn)
-            self._keep(row, result)
-        log(INFO, "Strategy execution finished in %.2fs", time.monotonic() - began)
-        for line in str(result).splitlines():
-            log(INFO, "\t%s", line)
+            measured = result.evaluate_metrics_serverapp.get(row.round, MetricRecord())
+            known = {name: value for name, value in measured.items() if isinstance(value, float)}
+            self.server.keep(with_metrics(row, known), self.state, self.record)
+        log(INFO, "Strategy execution finished:\n%s", result)
         return result
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """As in FedAvg, but skipped while too few nodes are free: nothing waits here."""
-        needed = max(self.min_available_nodes, self.min_evaluate_nodes)
-        if self.fraction_evaluate and len(list(grid.get_node_ids())) < needed:
-            log(INFO, "configure_evaluate: skipped, because fewer than %d nodes are free", needed)
-            return []
-        return super().configure_evaluate(server_round, arrays, config, grid)
 
     def _cohort(self, present: int) -> int:
         return max(int(self.fraction_train * present), self.min_train_nodes)
-
-    def _resume(self) -> None:
-        if self.state is not None and self.state.exists():
-            self.server.restore(self.state)
-            log(INFO, "Continuing after round %d, from %s", self.server.t, self.state)
-        if self.record is not None:
-            records.resume(self.record, self.server.t, saved=self.state is not None)
-
-    def _keep(self, row: Row, result: Result) -> None:
-        """The state comes last: a round that it does not have is run again."""
-        if self.record is not None:
-            measured = result.evaluate_metrics_serverapp.get(row.round, MetricRecord())
-            known = {name: value for name, value in measured.items() if isinstance(value, float)}
-            records.append(self.record, with_metrics(row, known))
-        if self.state is not None:
-            self.server.save(self.state)
 
     def _evaluate_here(self, result: Result, evaluate_fn: Evaluate | None) -> None:
         t = self.server.t
@@ -216,21 +192,21 @@ class SALF(FedAvg):
         result.evaluate_metrics_serverapp[t] = measured
 
     def _evaluate_there(
-        self, result: Result, grid: Grid, link: GridLink, config: ConfigRecord
+        self, result: Result, grid: Grid, free: set[str], config: ConfigRecord
     ) -> None:
         """Federated evaluation by nodes that are free, for as long as it may take."""
         t, seconds = self.server.t, self.settings.evaluate_timeout
-        messages = list(self.configure_evaluate(t, result.arrays, config, grid))
-        free = link.free() if messages else set()
+        needed = max(self.min_available_nodes, self.min_evaluate_nodes)
+        if not self.fraction_evaluate or len(list(grid.get_node_ids())) < needed:
+            return  # FedAvg would wait for more
+        mail, replies = Mail(grid), list[Message]()
+        messages = self.configure_evaluate(t, result.arrays, config, grid)
         messages = [each for each in messages if str(each.metadata.dst_node_id) in free]
-        if not messages:
-            return
         for message in messages:
             message.metadata.ttl = seconds
-        mail, until, replies = Mail(grid), time.monotonic() + seconds, []
         mail.send(messages, round=0)
-        while mail.unanswered() and (left := until - time.monotonic()) > 0:
-            replies += [reply for _, reply in mail.receive(left) if isinstance(reply, Message)]
+        while mail.unanswered():  # for no longer than their TTL
+            replies += [reply for _, reply in mail.receive(1.0) if isinstance(reply, Message)]
         try:
             measured = self.aggregate_evaluate(t, replies)
         except Exception as error:  # whatever nodes' metrics make Flower's mean of them raise

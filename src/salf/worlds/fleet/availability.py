@@ -5,6 +5,7 @@ device does is a function of (seed, device, time).
 """
 
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,19 +47,17 @@ class Availability(ABC):
 
     def elapsed(self, devices: Ints, start: float, needed: Floats) -> Floats:
         """The time after `start` at which work of `needed` seconds is done: [devices, stages]."""
-        flat, shape = needed.ravel(), needed.shape
-        who = np.repeat(devices, shape[1])
-        now, left, done = np.full(len(flat), start), flat.copy(), np.full(len(flat), np.inf)
-        going = np.arange(len(flat))
+        now, left, done = np.full(len(devices), start), needed, np.full(needed.shape, np.inf)
+        going = np.arange(len(devices))
         while len(going):
-            opens, closes = self.window(who[going], now[going])
-            fits = opens + left[going] <= closes
-            done[going[fits]] = (opens + left[going])[fits] - start
-            again = ~fits & np.isfinite(closes)  # not those who never come back
-            left[going[again]] -= closes[again] - opens[again]
-            now[going[again]] = closes[again]
-            going = going[again]
-        return done.reshape(shape)
+            opens, closes = self.window(devices[going], now)
+            ends, waits = opens[:, None] + left, np.isinf(done[going])
+            fits = ends <= closes[:, None]
+            done[going] = np.where(waits & fits, ends - start, done[going])
+            on = (waits & ~fits).any(axis=1) & np.isfinite(closes)
+            left = left[on] - (closes[on] - opens[on])[:, None]
+            going, now = going[on], closes[on]
+        return done
 
     def time_available(self, devices: Ints) -> Floats:
         """The part of the time each device is available, next to the others of its fleet."""
@@ -91,15 +90,11 @@ class Always(Availability):
         return self
 
 
-@dataclass(frozen=True, eq=False)
 class Assigned(Availability):
     """The availability of users, each with a device of its own."""
 
-    devices: Availability
-    device_of: Ints
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "memory", self.devices.memory)
+    def __init__(self, devices: Availability, device_of: Ints) -> None:
+        self.devices, self.device_of, self.memory = devices, device_of, devices.memory
 
     def window(self, devices: Ints, times: Floats) -> tuple[Floats, Floats]:
         return self.devices.window(self.device_of[devices], times)
@@ -132,7 +127,31 @@ class DayAndNight(Availability):
         return np.maximum(opens, times), opens + length
 
 
-class OnAndOff(Availability):
+class Drawn(Availability):
+    """Devices whose intervals are drawn, a block of them at a time."""
+
+    @abstractmethod
+    def _at(self, devices: Ints, times: Floats) -> tuple[Ints, Floats]:
+        """For each device a block that begins before the time, and when it begins."""
+
+    @abstractmethod
+    def _block(self, devices: Ints, block: Ints, begin: Floats) -> tuple[Floats, Floats, Floats]:
+        """When the intervals in a block of each device begin and end, and when the block does."""
+
+    def window(self, devices: Ints, times: Floats) -> tuple[Floats, Floats]:
+        opens, closes = np.full((2, len(devices)), np.inf)
+        (block, begin), going = self._at(devices, times), np.arange(len(devices))
+        while len(going):
+            starts, ends, after = self._block(devices[going], block, begin)
+            later = ends > times[going, None]
+            has, first = later.any(axis=1), later.argmax(axis=1)[:, None]
+            opens[going[has]] = np.take_along_axis(starts, first, axis=1)[has, 0]
+            closes[going[has]] = np.take_along_axis(ends, first, axis=1)[has, 0]
+            going, block, begin = going[~has], block[~has] + 1, after[~has]
+        return np.maximum(opens, times), closes
+
+
+class OnAndOff(Drawn):
     """Devices come and go: available for a time, then not, for random times of their own.
 
     `on` and `off` are the mean times. Times off are exponential. Times on are exponential too,
@@ -147,57 +166,33 @@ class OnAndOff(Availability):
             raise SalfError(f"mean times on and off must be above 0, not {on} and {off}.")
         self.on, self.off, self.log_sd, self.seed = on, off, log_sd, seed
         self.memory = 3 * (on + off)
-        self._known = np.zeros((2, 0))
+        self._begins: dict[int, list[float]] = {}  # of the blocks of each device that were drawn
 
     def __getstate__(self) -> dict[str, Any]:  # a copy need not know what was looked at
-        return {**self.__dict__, "_known": np.zeros((2, 0))}
+        return {**self.__dict__, "_begins": {}}
 
-    def window(self, devices: Ints, times: Floats) -> tuple[Floats, Floats]:
-        """Cycle after cycle of each device, not far from those looked at last if times go on.
+    def _at(self, devices: Ints, times: Floats) -> tuple[Ints, Floats]:
+        begins = [self._begins.setdefault(device, [0.0]) for device in devices.tolist()]
+        pairs = zip(begins, times.tolist(), strict=True)
+        block = [bisect_right(own, time) - 1 for own, time in pairs]
+        begin = [own[number] for own, number in zip(begins, block, strict=True)]
+        return np.array(block, np.int64), np.array(begin)
 
-        Earlier times are looked for from time 0 on, so what was asked before changes nothing.
-        """
-        # A block of cycles of each device, before the last one looked at, and when it begins.
-        more = int(devices.max(initial=-1)) + 1 - self._known.shape[1]
-        if more > 0:
-            self._known = np.pad(self._known, ((0, 0), (0, max(more, self._known.shape[1]))))
-        at = self._known[:, devices]
-        at[:, at[1] > times] = 0
-        before = at.copy()
-        opens, closes = np.full(len(devices), np.inf), np.full(len(devices), np.inf)
-        going = np.arange(len(devices))
-        while len(going):
-            block, begin = at[:, going]
-            lengths = self._lengths(devices[going], block.astype(np.int64))
-            edges = begin[:, None] + lengths.cumsum(axis=1)
-            starts = np.column_stack([begin, edges[:, 1:-1:2]])
-            found = edges[:, ::2] > times[going, None]
-            first, each = found.argmax(axis=1), np.arange(len(going))
-            has = found[each, first]
-            opens[going[has]] = np.maximum(starts[each, first], times[going])[has]
-            closes[going[has]] = edges[each, 2 * first][has]
-            before[:, going[~has]] = at[:, going[~has]]
-            going = going[~has]
-            at[:, going] = block[~has] + 1, edges[~has, -1]
-        self._known[:, devices] = before
-        return opens, closes
-
-    def _lengths(self, devices: Ints, blocks: Ints) -> Floats:
-        """The times on, off, on, ... of a block of cycles of each device: [devices, 2 * CYCLES]."""
-        # A device is often asked for several times: what it does is drawn once.
-        pairs, place = np.unique(np.stack([devices, blocks]), axis=1, return_inverse=True)
-        devices, blocks = pairs
+    def _block(self, devices: Ints, block: Ints, begin: Floats) -> tuple[Floats, Floats, Floats]:
         n = self.CYCLES
-        u = keyed_uniform(self.seed, 0, devices, Purpose.AVAILABLE, 3 * n + 3, blocks[:, None] + 1)
-        lengths = np.empty((len(devices), 2 * n))
-        lengths[:, ::2] = self._time_on(u[:, :n], u[:, n : 2 * n])
-        lengths[:, 1::2] = self._time_off(u[:, 2 * n : 3 * n], devices)
-        first = blocks == 0
-        lengths[first, :2] = self._first(devices, u[:, -3:].T, lengths[:, 1])[first]
-        return np.asarray(lengths[place.ravel()])
+        u = keyed_uniform(self.seed, 0, devices, Purpose.AVAILABLE, 3 * n + 3, block[:, None] + 1)
+        on = self._time_on(u[:, :n], u[:, n : 2 * n])
+        off = self._time_off(u[:, 2 * n : -3], devices)
+        new = block == 0
+        on[new, 0], off[new, 0] = self._first(devices[new], u[new, -3:].T, off[new, 0])
+        edges = begin[:, None] + np.stack([on, off], axis=2).reshape(-1, 2 * n).cumsum(axis=1)
+        for device, number, end in zip(devices.tolist(), block.tolist(), edges[:, -1], strict=True):
+            if len(own := self._begins[device]) == number + 1:
+                own.append(end)
+        return np.column_stack([begin, edges[:, 1:-1:2]]), edges[:, ::2], edges[:, -1]
 
-    def _first(self, devices: Ints, u: Floats, off: Floats) -> Floats:
-        """The first times on and off, of which only what is left at time 0: [devices, 2]."""
+    def _first(self, devices: Ints, u: Floats, off: Floats) -> tuple[Floats, Floats]:
+        """The first times on and off, of which only what is left at time 0."""
         first, second, chance = u
         part = self.on / (self.on + self.off)
         # Of the session that is going on at time 0, long ones more likely, some is left.
@@ -205,7 +200,7 @@ class OnAndOff(Availability):
         if self.log_sd is not None:
             left = left * chance / part
         # A device that is off has a session of no length, and then what is left of its break.
-        return np.column_stack([np.where(chance < part, left, 0.0), off])
+        return np.where(chance < part, left, 0.0), off
 
     def _time_on(self, first: Floats, second: Floats, by_length: bool = False) -> Floats:
         if self.log_sd is None:  # what is left of an exponential time has the same law
@@ -268,13 +263,12 @@ class Clients(OnAndOff):
         u = keyed_uniform(self.seed, 0, devices, Purpose.AVAILABLE, 1, 0)[:, 0]
         return np.asarray(np.interp(u, *self.SHARES))
 
-    def _first(self, devices: Ints, u: Floats, off: Floats) -> Floats:
+    def _first(self, devices: Ints, u: Floats, off: Floats) -> tuple[Floats, Floats]:
         first, second, chance = u
-        part = self.time_available(devices)
+        here = chance < self.time_available(devices)
         left = self.ON.at(first, by_length=True) * second
         gap = self._time_off(first[:, None], devices, by_length=True)[:, 0] * second
-        here = chance < part
-        return np.column_stack([np.where(here, left, 0.0), np.where(here, off, gap)])
+        return np.where(here, left, 0.0), np.where(here, off, gap)
 
     def _time_on(self, first: Floats, second: Floats, by_length: bool = False) -> Floats:
         return self.ON.at(first, by_length)
@@ -293,14 +287,13 @@ class Intervals(Availability):
         intervals: Mapping[int, Sequence[tuple[float, float]]],
         periods: Mapping[int, float] | None = None,
     ) -> None:
-        for device, own in intervals.items():
-            times = [time for pair in own for time in pair]
-            if not own or any(b <= a for a, b in own) or times != sorted(times):
+        self._own = {device: np.asarray(own, np.float64) for device, own in intervals.items()}
+        self._periods = dict(periods or {})
+        for device, own in self._own.items():
+            if not own.size or (np.diff(own) <= 0).any() or (np.diff(own.ravel()) < 0).any():
                 raise SalfError(
                     f"the intervals of device {device} must be in order and must not overlap."
                 )
-        self._own = {device: np.asarray(own, np.float64) for device, own in intervals.items()}
-        self._periods = dict(periods or {})
 
     @classmethod
     def csv(cls, path: Path | str) -> "Intervals":
@@ -314,36 +307,94 @@ class Intervals(Availability):
         return [device for device in range(devices) if device not in self._own]
 
     def window(self, devices: Ints, times: Floats) -> tuple[Floats, Floats]:
-        opens, closes = np.full(len(devices), np.inf), np.full(len(devices), np.inf)
+        opens, closes = np.full((2, len(devices)), np.inf)
         for place, (device, time) in enumerate(zip(devices.tolist(), times.tolist(), strict=True)):
-            period = self._periods.get(device)
-            passed = time // period * period if period else 0.0
-            own = self._own.get(device, np.empty((0, 2))) + passed
-            if period and own[-1, 1] <= time:
-                own = own + period
+            own, period = self._own.get(device, np.empty((0, 2))), self._periods.get(device)
+            if period:
+                own = own + time // period * period
+                own = own + period * (own[-1, 1] <= time)
             later = own[np.searchsorted(own[:, 1], time, side="right") :]
             if len(later):
                 opens[place], closes[place] = later[0]
         return np.maximum(opens, times), closes
 
 
-KINDS = (
-    "always", "day-night", "sessions", "clients", "markov:ON,OFF", "by-labels:MEAN,SLOT", "FILE.csv"
-)  # fmt: skip
+class Slots(Drawn):
+    """Time is cut into slots; in each, a device is available with its own chance, independently.
+
+    With a deadline of one slot this is Bernoulli participation, round by round.
+    """
+
+    AT_ONCE = 64  # slots drawn at a time
+
+    def __init__(self, chances: Floats, slot: float, seed: int = 0) -> None:
+        self.chances, self.slot, self.seed, self.memory = chances, slot, seed, slot
+
+    def _at(self, devices: Ints, times: Floats) -> tuple[Ints, Floats]:
+        return np.floor(times / self.slot).astype(np.int64) // self.AT_ONCE, times
+
+    def _block(self, devices: Ints, block: Ints, begin: Floats) -> tuple[Floats, Floats, Floats]:
+        n = self.AT_ONCE
+        u = keyed_uniform(self.seed, block[:, None], devices, Purpose.AVAILABLE, n, 1)
+        slot = block[:, None] * n + np.arange(n)
+        here = u < self.chances[devices, None]
+        ends = np.where(here, (slot + 1) * self.slot, -np.inf)
+        return np.asarray(slot * self.slot, np.float64), ends, begin
+
+    def time_available(self, devices: Ints) -> Floats:
+        return np.asarray(self.chances[devices])
+
+
+class ByLabels(Availability):
+    """Users take part with chances that depend on the labels they hold, as in FedAU's experiments.
+
+    `of_users` makes the availability. Each class has a weight, drawn from a Dirichlet law; a user's
+    chance is the mean weight of its samples, scaled such that users of all classes alike have the
+    chance `mean`, and at least `LEAST`. The constants are those of FedAU's code.
+    """
+
+    LEAST, ALPHA = 0.02, 0.1
+
+    def __init__(self, mean: float, slot: float, seed: int = 0) -> None:
+        if not 0 < mean <= 1 or not slot > 0:
+            raise SalfError(
+                "participation by labels needs a mean in (0, 1] and slots of more than 0 s, not "
+                f"{mean} and {slot}."
+            )
+        self.mean, self.slot, self.seed = mean, slot, seed
+
+    def of_users(self, mixes: Floats) -> Slots:
+        """The availability of users with these mixes of classes, [users, classes]."""
+        classes = mixes.shape[1]
+        rng = np.random.default_rng([self.seed, Purpose.AVAILABLE])
+        chances = self.mean * classes * (mixes @ rng.dirichlet(np.full(classes, self.ALPHA)))
+        return Slots(np.clip(chances, self.LEAST, 1.0), self.slot, self.seed)
+
+    def window(self, devices: Ints, times: Floats) -> tuple[Floats, Floats]:
+        raise SalfError(
+            "participation by labels depends on the users' data, which are not available here: "
+            "use it in a run or a comparison."
+        )
+
+    def of(self, devices: Ints) -> Availability:
+        """The same: chances go with users, whatever their devices."""
+        return self
+
+
+PLAIN: Mapping[str, Callable[..., Availability]]
+PLAIN = {"day-night": DayAndNight, "sessions": sessions, "clients": Clients}
+OF_TWO: Mapping[str, Callable[..., Availability]] = {"markov": OnAndOff, "by-labels": ByLabels}
+KINDS = ("always", *PLAIN, "markov:ON,OFF", "by-labels:MEAN,SLOT", "FILE.csv")
 
 
 def parse(spec: str, seed: int = 0) -> Availability:
     """Read an availability as people write it: one of `KINDS`."""
     kind, _, rest = spec.partition(":")
-    plain: dict[str, Callable[..., Availability]]
-    plain = {"day-night": DayAndNight, "sessions": sessions, "clients": Clients}
     if spec == "always":
         return Always()
-    if spec in plain:
-        return plain[spec](seed=seed)
-    if kind in ("markov", "by-labels"):
-        from salf.worlds.fleet.by_labels import ByLabels  # which builds on this module
-
+    if spec in PLAIN:
+        return PLAIN[spec](seed=seed)
+    if kind in OF_TWO:
         try:
             first, second = map(float, rest.split(","))
         except ValueError:
@@ -351,7 +402,7 @@ def parse(spec: str, seed: int = 0) -> Availability:
                 "write two numbers of seconds, on and off, as in markov:600,3000, or a part of the "
                 f"users and the seconds of a slot, as in by-labels:0.1,1, not {spec!r}."
             ) from None
-        return OnAndOff(first, second, seed) if kind == "markov" else ByLabels(first, second, seed)
+        return OF_TWO[kind](first, second, seed)
     if spec.endswith(".csv"):
         return Intervals.csv(spec)
     raise unknown("availability", spec, KINDS)

@@ -9,7 +9,7 @@ from salf.core.arrivals import Floats, Ints
 from salf.core.compression import Compression, upload_bytes
 from salf.core.layers import Layers
 from salf.core.work import Work, work
-from salf.worlds.fleet.devices import Devices
+from salf.worlds.fleet.devices import Fleet
 
 MOST = 4  # times the batch size is the largest batch
 
@@ -32,7 +32,7 @@ class Cost(Work):
         sent = None
         if compression is not None:
             weights = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-            sent = np.array(upload_bytes(compression, layers, weights), np.float64)
+            sent = np.array(upload_bytes(layers, weights, compression), np.float64)
         return cls(**vars(work(model, layers, example)), sent=sent)
 
     @property
@@ -52,7 +52,7 @@ def stages(passes: Floats) -> Floats:
 
 
 def equal_time(
-    devices: Devices, cost: Cost, batch_size: int, steps: int = 1, seconds: float | None = None
+    devices: Fleet, cost: Cost, batch_size: int, steps: int = 1, seconds: float | None = None
 ) -> Ints:
     """Batches that take every user about as long: fewer rows on slower devices.
 

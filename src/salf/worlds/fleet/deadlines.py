@@ -1,6 +1,5 @@
 """T_max of every round: constant, a schedule, or adapted while a run goes on."""
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from math import exp, inf
 from typing import Any
@@ -12,22 +11,8 @@ from salf.common.registry import duration
 REACH = 0.7  # what `auto` aims for, unless told otherwise
 
 
-class Deadline(ABC):
-    """How long a round may take. `current` is a number that is kept between rounds."""
-
-    changes = True  # whether it may differ from round to round
-
-    @abstractmethod
-    def of(self, t: int, current: float) -> float:
-        """T_max of round t."""
-
-    def after(self, current: float, reach: float) -> float:
-        """The number to keep after a round in which users reached this part of their layers."""
-        return current
-
-
 @dataclass(frozen=True)
-class DeadlineSchedule(Deadline):
+class DeadlineSchedule:
     """T_1, T_2, ...; the last one for all rounds after it."""
 
     seconds: tuple[float, ...]
@@ -38,35 +23,42 @@ class DeadlineSchedule(Deadline):
                 raise SalfError(f"the deadline must be a positive time in seconds, not {each!r}.")
 
     @property
-    def changes(self) -> bool:  # type: ignore[override]
+    def changes(self) -> bool:
+        """Whether rounds may differ."""
         return len(self.seconds) > 1
 
     def of(self, t: int, current: float) -> float:
+        """T_max of round t, whatever is kept between rounds."""
         return self.seconds[min(t, len(self.seconds)) - 1]
 
 
 @dataclass(frozen=True)
-class Auto(Deadline):
+class Auto:
     """T_max such that users reach, on average, the part `reach` of their layers.
 
-    After each round it is multiplied by exp(GAIN (reach - reached)): stochastic approximation of
-    the deadline at which the expectation is met, with a constant gain, so that it follows devices
-    that change. In the simulator it starts where the fleet's law says.
+    It is kept between rounds, and multiplied by exp(GAIN (reach - reached)) after each of them:
+    stochastic approximation of the deadline at which the expectation is met, with a constant gain,
+    so that it follows devices that change. In the simulator it starts where the fleet's law says.
     """
 
     reach: float = REACH
 
-    GAIN = 0.2
+    GAIN, changes = 0.2, True
 
     def __post_init__(self) -> None:
         if not 0 < self.reach < 1:
             raise SalfError(f"the target reach of auto must be between 0 and 1, not {self.reach}.")
 
     def of(self, t: int, current: float) -> float:
+        """What is kept."""
         return current
 
     def after(self, current: float, reach: float) -> float:
+        """What to keep after a round in which users reached this part of their layers."""
         return current * exp(self.GAIN * (self.reach - reach))
+
+
+Deadline = DeadlineSchedule | Auto
 
 
 def read(value: Any) -> Any:
@@ -77,7 +69,8 @@ def read(value: Any) -> Any:
 
 
 def parse(setting: float | str) -> Deadline:
-    """The deadline of a setting that was `read`."""
+    """The deadline that people write so."""
+    setting = read(setting)
     if not isinstance(setting, str):
         return DeadlineSchedule((float(setting),))
     kind, _, value = setting.partition(":")

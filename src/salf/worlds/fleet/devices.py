@@ -1,7 +1,8 @@
 """A fleet: the devices of all users, each with a speed, a link and times at which it is there."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -86,56 +87,26 @@ COUNTED = {"multiply-adds": MULTIPLY_ADDS, "layers": LAYERS}
 Counted = Literal["multiply-adds", "layers"] | DeviceClass
 
 
-@dataclass(frozen=True, eq=False)
-class Devices:
-    """The devices of a fleet, an entry each: what `Fleet` holds."""
+class Fleet:
+    """The devices of a federation: arrays with an entry for each, and laws of all of them.
 
+    `Fleet("phones", users=30, seed=0)` creates a fleet as the setting names it (docs/fleets.md),
+    with options such as `links="none"` or in the name, as in `Fleet("phones:links=none", ...)`.
+    `Fleet.of(speed=[...])` creates a fleet from speeds and `Fleet.csv` from a file. A device
+    depends only on the seed and its number. All three take `availability`, as the setting of that
+    name or as an object of `salf.worlds.fleet.availability`.
+    """
+
+    name: str
     speed: Floats  # compared with the device's class
     up: Floats  # bytes a second; inf without a link that takes time
     down: Floats
     latency: Floats  # seconds that a message takes, whatever its size
-    jitter: Jitter = field(default_factory=LogNormal)
-    availability: Availability = field(default_factory=Always)
-    pair: Pair = "random"  # how users get their devices, unless a run says otherwise
-    kinds: tuple[DeviceClass, ...] = (MULTIPLY_ADDS,)
-    kind: Ints = field(default_factory=lambda: np.zeros(1, np.int64))  # which of them each one is
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "kind", np.broadcast_to(self.kind, self.speed.shape))
-        for name in ("speed", "up", "down"):
-            values = getattr(self, name)
-            if values.shape != self.speed.shape or values.ndim != 1 or not (values > 0).all():
-                raise SalfError(f"{name} must be positive for every device.")
-        if self.latency.shape != self.speed.shape or not (self.latency >= 0).all():
-            raise SalfError("latency must be at least 0 for every device.")
-        if not len(self.speed) or not np.isfinite([self.speed, self.latency]).all():
-            raise SalfError("a fleet needs at least one device, and finite speeds and latencies.")
-        if absent := self.availability.unknown(len(self.speed)):
-            raise SalfError(
-                f"{len(absent)} of {len(self.speed)} devices have no intervals, such as device "
-                f"{absent[0]} (numbered from 0): add the intervals in which each is available."
-            )
-
-    def of(self, order: Ints) -> "Devices":
-        """The devices in another order: that of the users who get them."""
-        arrays = {
-            name: getattr(self, name)[order] for name in ("speed", "up", "down", "latency", "kind")
-        }
-        jitter, availability = self.jitter.of(order), self.availability.of(order)
-        return replace(self, jitter=jitter, availability=availability, **arrays)
-
-
-class Fleet:
-    """The devices of a federation.
-
-    `Fleet("phones", users=30, seed=0)` creates a named fleet (see docs/fleets.md), with options
-    such as `links="none"`. `Fleet.of(speed=[...])` creates a fleet from speeds and
-    `Fleet.csv` from a file. A device depends only on the seed and its number. All three take
-    `availability`, as the setting of that name or as an object of `salf.worlds.fleet.availability`.
-    """
-
-    name: str
-    devices: Devices
+    jitter: Jitter
+    availability: Availability
+    pair: Pair  # how users get their devices, unless a run says otherwise
+    kinds: tuple[DeviceClass, ...]
+    kind: Ints  # which of them each one is
 
     def __init__(
         self,
@@ -145,28 +116,21 @@ class Fleet:
         availability: str | Availability = "always",
         **options: Any,
     ) -> None:
-        from salf.worlds.fleet.named import make
+        from salf.worlds.fleet.named import make, with_options
 
-        if users < 1:
-            raise SalfError(f"a fleet needs at least one user, not {users}.")
-        made = Fleet.made(name, make(name, users, seed, options)).available(availability, seed)
-        self.name, self.devices = name, made.devices
-
-    @classmethod
-    def made(cls, name: str, devices: Devices) -> "Fleet":
-        """A fleet of these devices."""
-        fleet = cls.__new__(cls)
-        fleet.name, fleet.devices = name, devices
-        return fleet
+        what, options = with_options(name, options)
+        seed = int(options.pop("seed", seed))
+        made = make(what, users, seed, options).available(availability, seed)
+        vars(self).update(vars(made), name=name)
 
     @classmethod
     def of(
         cls,
-        speed: Sequence[float],
+        speed: Sequence[float] | Floats,
         *,
         jitter: float | Sequence[float] | Jitter = 0.0,
-        up: float | Sequence[float] = np.inf,
-        down: float | Sequence[float] = np.inf,
+        up: float | Sequence[float] | Floats = np.inf,
+        down: float | Sequence[float] | Floats = np.inf,
         latency: float | Sequence[float] = 0.0,
         availability: str | Availability = "always",
         counted: Counted | Sequence[DeviceClass] = "multiply-adds",
@@ -179,27 +143,34 @@ class Fleet:
         `fleet.jitter` or the sigma of a log-normal one. With `counted="layers"`, speeds are in
         layers per second; with a `DeviceClass`, or one for each device, they are relative to it.
         """
-        speeds = np.asarray(speed, np.float64).reshape(-1)
+        fleet = cls.__new__(cls)
+        fleet.name, fleet.pair, fleet.availability = name, pair, Always()
+        fleet.speed = np.asarray(speed, np.float64).reshape(-1)
 
         def each(values: Any) -> Floats:
-            return np.broadcast_to(np.asarray(values, np.float64), speeds.shape).copy()
+            return np.broadcast_to(np.asarray(values, np.float64), fleet.speed.shape).copy()
 
+        if isinstance(counted, str) and counted not in COUNTED:
+            raise unknown("way to count", counted, COUNTED)
+        kinds = COUNTED[counted] if isinstance(counted, str) else counted
+        kinds = [kinds] if isinstance(kinds, DeviceClass) else kinds
+        fleet.kinds = tuple(dict.fromkeys(kinds))
         try:
-            arrays = each(speed), each(up), each(down), each(latency)
-            law = jitter if isinstance(jitter, Jitter) else LogNormal(each(jitter))
+            fleet.up, fleet.down, fleet.latency = each(up), each(down), each(latency)
+            fleet.jitter = jitter if isinstance(jitter, Jitter) else LogNormal(each(jitter))
+            fleet.kind = each([fleet.kinds.index(kind) for kind in kinds]).astype(np.int64)
         except ValueError:
             raise SalfError(
-                f"give one value, or one for each of the {len(speeds)} devices."
+                f"give one value, or one for each of the {len(fleet)} devices."
             ) from None
-        if isinstance(counted, str):
-            if counted not in COUNTED:
-                raise unknown("way to count", counted, COUNTED)
-            counted = COUNTED[counted]
-        own = [counted] * len(speeds) if isinstance(counted, DeviceClass) else counted
-        kinds = tuple(dict.fromkeys(own))
-        kind = np.array([kinds.index(kind) for kind in own])
-        devices = Devices(*arrays, law, pair=pair, kinds=kinds, kind=kind)
-        return cls.made(name, devices).available(availability)
+        if not len(fleet) or not np.isfinite([fleet.speed, fleet.latency]).all():
+            raise SalfError("a fleet needs at least one device, and finite speeds and latencies.")
+        for values in ("speed", "up", "down"):
+            if not (getattr(fleet, values) > 0).all():
+                raise SalfError(f"{values} must be positive for every device.")
+        if not (fleet.latency >= 0).all():
+            raise SalfError("latency must be at least 0 for every device.")
+        return fleet.available(availability)
 
     @classmethod
     def csv(
@@ -215,27 +186,31 @@ class Fleet:
         """
         from salf.worlds.fleet.files import read
 
-        devices = read(Path(path))
-        count = len(devices.speed)
-        if users is not None and users < count:
+        fleet = read(Path(path))
+        users = len(fleet) if users is None else users
+        if users < len(fleet):
             raise SalfError(
-                f"the fleet {path} has {count} devices for {users} users: set users to {count}, or "
-                "remove lines."
+                f"the fleet {path} has {len(fleet)} devices for {users} users: set users to "
+                f"{len(fleet)}, or remove lines."
             )
-        if users is not None and users > count:
-            devices = devices.of(np.arange(users) % count)
-        return cls.made(Path(path).stem, devices).available(availability)
+        return fleet.of_users(np.arange(users) % len(fleet)).available(availability)
 
     def __len__(self) -> int:
-        return len(self.devices.speed)
+        return len(self.speed)
 
     def __repr__(self) -> str:
-        slow, usual, fast = np.percentile(self.devices.speed, [5, 50, 95])
-        units = " or ".join(kind.unit for kind in self.devices.kinds)
+        slow, usual, fast = np.percentile(self.speed, [5, 50, 95])
+        units = " or ".join(kind.unit for kind in self.kinds)
         return (
             f"Fleet({self.name!r}: {len(self)} devices, {usual:.3g} {units} at the median, "
             f"{slow:.3g} to {fast:.3g} from the 5th to the 95th percentile)"
         )
+
+    def changed(self, **more: Any) -> "Fleet":
+        """This fleet with other arrays or laws."""
+        fleet = copy(self)
+        vars(fleet).update(more)
+        return fleet
 
     def available(self, availability: str | Availability, seed: int = 0) -> "Fleet":
         """These devices, available at the times of this law."""
@@ -243,23 +218,34 @@ class Fleet:
             availability = availabilities.parse(availability, seed)
         if availability.always:
             return self
-        if not self.devices.availability.always:
+        if not self.availability.always:
             raise SalfError(
                 f"the fleet {self.name} has an availability of its own: leave out availability."
             )
-        return Fleet.made(self.name, replace(self.devices, availability=availability))
+        if absent := availability.unknown(len(self)):
+            raise SalfError(
+                f"{len(absent)} of {len(self)} devices have no intervals, such as device "
+                f"{absent[0]} (numbered from 0): add the intervals in which each is available."
+            )
+        return self.changed(availability=availability)
+
+    def of_users(self, devices: Ints) -> "Fleet":
+        """A fleet of users who have these devices."""
+        own = vars(self).items()
+        arrays = {name: each[devices] for name, each in own if isinstance(each, np.ndarray)}
+        jitter, availability = self.jitter.of(devices), self.availability.of(devices)
+        return self.changed(jitter=jitter, availability=availability, **arrays)
 
     @property
     def pace(self) -> Floats:
         """The speed of each device, such that those of several classes can be compared."""
-        of = self.devices
-        usual = np.array([np.mean(kind.multiply_add) for kind in of.kinds])
-        return of.speed if len(usual) == 1 else np.asarray(of.speed / usual[of.kind])
+        usual = np.array([np.mean(kind.multiply_add) for kind in self.kinds])
+        return self.speed if len(usual) == 1 else np.asarray(self.speed / usual[self.kind])
 
     def paired(self, by: Ints) -> "Fleet":
         """These devices for users sorted by a number of each: the smallest gets the slowest."""
         order = np.argsort(self.pace, kind="stable")[np.argsort(np.argsort(by, kind="stable"))]
-        return Fleet.made(self.name, self.devices.of(order))
+        return self.of_users(order)
 
     def slowest(self, part: float = 0.1) -> Ints:
         """The users with the slowest devices, at least one.
@@ -267,7 +253,7 @@ class Fleet:
         Where some devices are available less often than others, those come first.
         """
         count = max(1, round(part * len(self)))
-        available = self.devices.availability.time_available(np.arange(len(self)))
+        available = self.availability.time_available(np.arange(len(self)))
         return np.sort(np.lexsort((self.pace, available))[:count])
 
     def preview(

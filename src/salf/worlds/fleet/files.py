@@ -11,14 +11,14 @@ import numpy as np
 from salf.common.errors import SalfError
 from salf.common.files import csv_text, write_whole
 from salf.core.arrivals import Floats
-from salf.worlds.fleet.devices import DeviceClass, Devices, Fleet
+from salf.worlds.fleet.devices import DeviceClass, Fleet
 
 OPTIONAL = {"speed": 1.0, "up": np.inf, "down": np.inf, "latency": 0.0, "jitter": 0.0, "users": 1.0}
 CONSTANTS = ("launch", "parameter", "multiply_add")  # of a class of devices
 
 
-def read(path: Path) -> Devices:
-    """The devices of a file: lines with the constants of a class have a speed relative to it."""
+def read(path: Path) -> Fleet:
+    """The fleet of a file: lines with the constants of a class have a speed relative to it."""
     try:
         lines = _lines(path)
         columns = {*lines[0]} if lines else set()
@@ -38,7 +38,7 @@ def read(path: Path) -> Devices:
             found.setdefault("speed", [1.0] * len(lines))
             made = lru_cache(_device_class)  # as many users may have devices of one class
             found["counted"] = [made(*(line[name] for name in CONSTANTS)) for line in lines]
-        return Fleet.of(**found).devices
+        return Fleet.of(**found, name=path.stem)
     except (OSError, ValueError, TypeError, csv.Error) as error:
         raise SalfError(f"cannot read the fleet {path}: {error}".rstrip(".") + ".") from None
 

@@ -13,7 +13,7 @@ from salf.common import registry
 from salf.common.errors import SalfError, unknown
 from salf.common.registry import converted
 from salf.core.arrivals import Floats
-from salf.worlds.fleet.devices import DeviceClass, Devices, Fleet, drawn_normal
+from salf.worlds.fleet.devices import DeviceClass, Fleet, drawn_normal
 from salf.worlds.fleet.fedscale import fedscale
 from salf.worlds.fleet.jitter import ExponentialLayers, LogNormal
 
@@ -52,7 +52,7 @@ def phones(
     sigma: float = 0.78,
     jitter: float = 0.06,
     links: str = "phones",
-) -> Devices:
+) -> Fleet:
     """Phones of log-normal speeds and links; `speed` 1 is the median phone."""
     z = drawn_normal(seed, users, 3)
     return _made(PHONE, speed * np.exp(sigma * z[0]), z, jitter, links)
@@ -60,7 +60,7 @@ def phones(
 
 def pis(
     users: int, seed: int, speed: float = 1.0, jitter: float = 0.06, links: str = "wifi"
-) -> Devices:
+) -> Fleet:
     """Raspberry Pis 3, 4 and 5, as many of each; `speed` 1 is a Pi 4."""
     z = drawn_normal(seed, users, 3)
     return _made(PI, speed * _one_of((0.5, 1.0, 1.9), z[0]), z, jitter, links)
@@ -68,32 +68,31 @@ def pis(
 
 def microcontrollers(
     users: int, seed: int, speed: float = 1.0, jitter: float = 0.01, links: str = "ble"
-) -> Devices:
+) -> Fleet:
     """Boards with a Cortex-M4 or a Cortex-M7, as many of each; `speed` 1 is an M4 at 80 MHz."""
     z = drawn_normal(seed, users, 3)
     return _made(MICROCONTROLLER, speed * _one_of((1.0, 4.2), z[0]), z, jitter, links)
 
 
-def slow_classes(users: int, seed: int, speed: float = 1.0, sigma: float = 0.93) -> Devices:
+def slow_classes(users: int, seed: int, speed: float = 1.0, sigma: float = 0.93) -> Fleet:
     """Made up: devices that stay slow, dealt by label, so that slow users hold their own classes.
 
     Every layer takes an exponential time, of mean 1 s on the median device.
     """
     (z,) = drawn_normal(seed, users, 1)
     law = ExponentialLayers()
-    of = Fleet.of(speed * np.exp(sigma * z), jitter=law, counted="layers", pair="labels")
-    return of.devices
+    return Fleet.of(speed * np.exp(sigma * z), jitter=law, counted="layers", pair="labels")
 
 
-def _made(kind: DeviceClass, speed: Floats, z: Floats, jitter: float, links: str) -> Devices:
-    """Devices of one class; `z` are standard normal numbers of each, the last two for its link."""
+def _made(kind: DeviceClass, speed: Floats, z: Floats, jitter: float, links: str) -> Fleet:
+    """A fleet of one class; `z` are standard normal numbers of each, the last two for its link."""
     if links not in LINKS:
         raise unknown("kind of links", links, LINKS)
     mean, spread, *apart = LINKS[links]
     down = up = KB * np.exp(mean + spread * z[2])
     if apart:
         up = KB * np.exp(apart[0] + apart[1] * z[1])
-    return Devices(speed, up, down, np.zeros(len(speed)), LogNormal(jitter), kinds=(kind,))
+    return Fleet.of(speed, up=up, down=down, jitter=LogNormal(jitter), counted=kind)
 
 
 def _one_of(speeds: tuple[float, ...], z: Floats) -> Floats:
@@ -102,7 +101,7 @@ def _one_of(speeds: tuple[float, ...], z: Floats) -> Floats:
     return np.array(speeds)[np.searchsorted(edges, z)]
 
 
-NAMED: Mapping[str, Callable[..., Devices]] = {
+NAMED: Mapping[str, Callable[..., Fleet]] = {
     made.__name__.replace("_", "-"): made for made in (phones, pis, microcontrollers, slow_classes)
 }
 FIGURES = hashlib.sha256(repr([PHONE, PI, MICROCONTROLLER, LINKS]).encode()).hexdigest()[:16]
@@ -121,42 +120,34 @@ ABOUT = {  # in a sentence each, for pages
 GROUP = "salf.fleets"  # of entry points, for packages that bring fleets
 
 
-def make(name: str, users: int, seed: int, options: Mapping[str, Any]) -> Devices:
-    """The devices of a fleet by name, import path or file: `salf.Fleet` calls it."""
-    if name.endswith(".csv"):
-        if options:
-            raise SalfError(f"a fleet from a file has no option {next(iter(options))!r}.")
-        return Fleet.csv(name, users).devices
-    if name.startswith(FEDSCALE):
-        return fedscale(Path(name.removeprefix(FEDSCALE)), users, seed, PHONE)
-    if name in NAMED:
-        taken = list(inspect.signature(NAMED[name]).parameters.values())[2:]
-        known, what = {each.name: type(each.default) for each in taken}, f"of the fleet {name!r}"
-        if strange := options.keys() - known:
-            raise unknown(f"option {what}", min(strange), known)
-        told = {k: converted(v, known[k], f"the option {k} {what}") for k, v in options.items()}
-        return NAMED[name](users, seed, **told)
-    recipe = registry.find("fleet", name, dict.fromkeys(NAMED), GROUP)
-    made = registry.call("fleet", name, recipe, {"users": users, "seed": seed, **options})
-    if isinstance(made, Fleet):
-        made = made.devices
-    if not isinstance(made, Devices) or len(made.speed) != users:
+def make(name: str, users: int, seed: int, options: Mapping[str, Any]) -> Fleet:
+    """A fleet by name, import path or file: `salf.Fleet` calls it."""
+    recipe, told = _recipe(name), dict(options)
+    for option, value in options.items():
+        taken = inspect.signature(recipe).parameters
+        if option not in taken:
+            raise unknown(f"option of the fleet {name!r}", option, [*taken][2:])
+        if (kind := type(taken[option].default)) in (float, str):
+            told[option] = converted(value, kind, f"the option {option} of the fleet {name!r}")
+    made = registry.call("fleet", name, recipe, {**told, "users": users, "seed": seed})
+    if not isinstance(made, Fleet) or len(made) != users:
         raise SalfError(f"the fleet {name!r} must return a salf.Fleet of {users} users.")
     return made
 
 
+def _recipe(name: str) -> Callable[..., Any]:
+    """What makes a fleet of so many users with a seed."""
+    if name.endswith(".csv"):
+        return lambda users, seed: Fleet.csv(name, users)
+    if name.startswith(FEDSCALE):
+        folder = Path(name.removeprefix(FEDSCALE))
+        return lambda users, seed: fedscale(folder, users, seed, PHONE)
+    known = {**NAMED, f"{FEDSCALE}FOLDER": None, "FILE.csv": None}
+    recipe: Callable[..., Any] = registry.find("fleet", name, known, GROUP)
+    return recipe
+
+
 GIVEN = "given"  # the name of a Fleet that was given as an object
-
-
-def parse(spec: str, users: int, seed: int, available: str = "always") -> Fleet:
-    """Read a fleet as people write it.
-
-    phones | phones:speed=2,links=none | FILE.csv | fedscale:FOLDER | package.module:Name
-    """
-    name, options = _name_and_options(spec)
-    fleet = Fleet(name, users, int(options.pop("seed", seed)), available, **options)
-    fleet.name = spec
-    return fleet
 
 
 def figures(spec: str) -> str:
@@ -170,27 +161,24 @@ def figures(spec: str) -> str:
 
 def check(spec: str) -> None:
     """Refuse a name that no fleet has; files and your own are looked at when they are made."""
-    name, _ = _name_and_options(spec)
-    if name.endswith(".csv") and not Path(name).is_file():
-        raise SalfError(f"there is no file {name}.")
-    if name != GIVEN and not name.endswith(".csv") and not name.startswith(FEDSCALE):
-        known = dict.fromkeys([*NAMED, "fedscale:FOLDER", "FILE.csv"])
-        registry.find("fleet", name, known, GROUP)
+    if spec != GIVEN:
+        _recipe(with_options(spec, {})[0])
 
 
-def _name_and_options(spec: str) -> tuple[str, dict[str, Any]]:
-    head, _, rest = spec.rpartition(":")
+def with_options(spec: str, more: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The name and the options of a fleet as people write it, and more options of it.
+
+    phones | phones:speed=2,links=none | FILE.csv | fedscale:FOLDER | package.module:Name
+    """
+    name, _, rest = spec.rpartition(":")
     if "=" not in rest:
-        return spec, {}
-    options: dict[str, Any] = {}
+        return spec, dict(more)
+    options = dict[str, Any]()
     for part in rest.split(","):
         key, _, value = (each.strip() for each in part.partition("="))
         if not value:
             raise SalfError(
                 f"write options of a fleet as in phones:speed=2,links=none, not {spec!r}."
             )
-        try:
-            options[key] = float(value)
-        except ValueError:
-            options[key] = value
-    return head, options
+        options[key] = converted(value, float | str, key)
+    return name, {**options, **more}

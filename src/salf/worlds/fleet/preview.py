@@ -102,7 +102,7 @@ def preview(
     Of a schedule, it is that of its first deadline. Without `cohorts`, all users are asked.
     """
     users = evenly(np.arange(timing.users), MOST_USERS)
-    found = deadlines.Auto() if deadline is None else deadlines.parse(deadlines.read(deadline))
+    found = deadlines.Auto() if deadline is None else deadlines.parse(deadline)
     seconds = found.of(1, 0.0)  # which `auto` has not found yet
     if isinstance(found, deadlines.Auto):
         seconds = deadline_for(timing, found.reach)
@@ -168,7 +168,7 @@ def of_model(
     takes_several(model, example)
     seen_as = Layers.of(model, layers, example)
     timing = Timing(
-        fleet.devices,
+        fleet,
         Cost.of(model, seen_as, example),
         lambda users: np.full(len(users), batch_size),
         lambda users: np.full(len(users), local_steps),

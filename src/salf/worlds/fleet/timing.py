@@ -1,19 +1,130 @@
-"""When every user is done with what: download, stages of backpropagation, upload."""
+"""When users are done with what in a round: download, stages of backpropagation, upload."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 
-from salf.core.arrivals import Floats, Ints
-from salf.core.draws import Draws, Keyed, KeyedRounds, Unkeyed
+from salf.core.arrivals import Arrivals, Bools, Floats, Ints, Spent
+from salf.core.draws import Draws, Unkeyed
+from salf.worlds.fleet.availability import Availability
 from salf.worlds.fleet.cost import Cost, stages
-from salf.worlds.fleet.devices import Devices
-from salf.worlds.fleet.round import Round, Tasks
+from salf.worlds.fleet.devices import Fleet
 
-SIMULATED = 4096  # draws for chances without a closed form
-AHEAD = 64  # rounds whose times are drawn at once
-MANY = 4096  # entries of a round from which on drawing rounds at once gains nothing
+SIMULATED, AT_ONCE = 4096, 64  # draws for chances without a closed form, and how many at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Tasks:
+    """The work of some users in a round, and how long it takes them without jitter.
+
+    Arrays over milestones, [users, milestones], have the stages of all local steps: in each the
+    layers from the last to the first. Users with fewer steps than others have no work beyond them.
+    """
+
+    users: Ints
+    layers: int
+    planned: Ints  # local steps
+    work: Floats
+    nominal: Floats  # seconds of each stage
+    download: Floats  # seconds until work begins
+    links: Floats  # seconds of download, and upload of what is there at each milestone
+    bytes: Floats  # of the download, and of such uploads: [users, 1 + milestones]
+
+    @cached_property
+    def milestones(self) -> Ints:
+        return np.asarray(self.planned * self.layers)
+
+    @cached_property
+    def within(self) -> Bools:
+        return np.asarray(np.arange(self.work.shape[1]) < self.milestones[:, None])
+
+    @cached_property
+    def work_before(self) -> Floats:
+        """The work up to 0, 1, ... milestones."""
+        return np.concatenate([np.zeros((len(self.users), 1)), self.work.cumsum(axis=1)], axis=1)
+
+    @cached_property
+    def each(self) -> Ints:
+        return np.arange(len(self.users))
+
+    def arrivals(self, reached: Ints, **more: Any) -> Arrivals:
+        """The arrivals of users that have so many milestones, as depth and local steps."""
+        steps = np.maximum(1, -(-reached // self.layers))
+        depth = steps * self.layers + 1 - reached
+        return Arrivals(depth, user=self.users, steps=steps, planned=self.planned, **more)
+
+    def finish(self, done: Floats) -> Floats:
+        """When each user has uploaded all layers of all its steps."""
+        return np.asarray(done[self.each, self.milestones - 1])
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """The times of some users in one round, in seconds since it began: [users, milestones]."""
+
+    tasks: Tasks
+    available: Availability
+    start: float
+    complete: Floats  # computed, counted from the end of the download
+    done: Floats  # uploaded
+
+    @cached_property
+    def finish(self) -> Floats:
+        return self.tasks.finish(self.done)
+
+    def closes(self, seconds: float) -> float:
+        """When the round ends if it closes at this deadline, or when all users are done."""
+        return min(float(self.finish.max()), seconds) if len(self.finish) else seconds
+
+    def reached(self, seconds: float) -> Ints:
+        """How many milestones each user has after so many seconds."""
+        return np.asarray(((self.done <= seconds) & self.tasks.within).sum(axis=1))
+
+    def where(self, some: Bools, other: "Round") -> "Round":
+        """This round, and for some users another one."""
+        tasks = _where(some, other.tasks, self.tasks)
+        return replace(_where(some, other, self), tasks=tasks)
+
+    def spent(self, reached: Ints, seconds: float) -> Spent:
+        """The cost of a round of so many seconds in which users work until they are done."""
+        tasks, available = self.tasks, self.available.active(self.tasks.users, self.start, seconds)
+        # Of the download, as far as it got; one that takes no time needs a device that is there.
+        there = (available > 0).astype(np.float64)
+        begun = np.divide(available, tasks.download, out=there, where=tasks.download > 0)
+        unfinished = tasks.bytes[:, 0] * (1 - np.minimum(begun, 1))
+        return Spent(
+            seconds=seconds,
+            clock=self.start + seconds,
+            waited=np.maximum(seconds - self.finish, 0),
+            work=self._work_after(available),
+            counted=np.asarray(tasks.work_before[tasks.each, reached]),
+            bytes=np.asarray(tasks.bytes[tasks.each, reached] - unfinished),
+        )
+
+    def _work_after(self, available: Floats) -> Floats:
+        """The work each user has done in so many seconds that it is available, finished or not."""
+        tasks, computing = self.tasks, available - self.tasks.download
+        complete = (self.complete <= computing[:, None]).sum(axis=1)
+        # Of the stage a user is in, as much as of its time has passed; after the last, none.
+        stage = np.minimum(complete, self.complete.shape[1] - 1)
+        end = self.complete[tasks.each, stage]
+        begin = np.where(stage > 0, self.complete[tasks.each, stage - 1], 0.0)
+        part = np.clip((computing - begin) / np.where(end > begin, end - begin, np.inf), 0, 1)
+        current = np.where(complete == stage, part * tasks.work[tasks.each, stage], 0.0)
+        return np.asarray(tasks.work_before[tasks.each, complete] + current)
+
+
+Arrays = TypeVar("Arrays", Tasks, Round)
+
+
+def _where(some: Bools, theirs: Arrays, own: Arrays) -> Arrays:
+    """An object with the arrays of one for some users, and of the other for the rest."""
+    names = [each.name for each in fields(own) if isinstance(getattr(own, each.name), np.ndarray)]
+    pairs = {name: (getattr(theirs, name).T, getattr(own, name).T) for name in names}
+    return replace(own, **{name: np.where(some, *pair).T for name, pair in pairs.items()})
 
 
 class Timing:
@@ -21,7 +132,7 @@ class Timing:
 
     def __init__(
         self,
-        devices: Devices,
+        devices: Fleet,
         cost: Cost,
         rows: Callable[[Ints], Ints | Floats],
         planned: Callable[[Ints], Ints],
@@ -31,16 +142,9 @@ class Timing:
         seconds = stages(np.array([kind.seconds(cost) for kind in devices.kinds]))
         self._fixed, self._row = seconds[:, 0], seconds[:, 1]
         self._work = stages(np.array([kind.work(cost) for kind in devices.kinds]))
-        self.layers = cost.layers
+        self.users, self.layers = len(devices), cost.layers
         self.model_bytes, self.update_bytes = float(cost.bytes.sum()), float(cost.upload.sum())
-        self._ahead_of: tuple[int, int] | None = None
-        self._ahead = np.empty(0)
-        self._known_at: float | None = None
-        self._known = np.empty(0)
-
-    @property
-    def users(self) -> int:
-        return len(self.devices.speed)
+        self._known: tuple[float, Floats] | None = None
 
     def tasks(self, users: Ints) -> Tasks:
         """The tasks of these users in every round."""
@@ -77,27 +181,10 @@ class Timing:
         With `times`, each user is to do the planned local steps so many times.
         """
         tasks = self.tasks(users) if times is None else self._tasks(users, times)
-        complete = self._complete(tasks, draws)
-        needed, available = complete + tasks.links, self.devices.availability
-        return Round(tasks, available, start, complete, available.elapsed(users, start, needed))
-
-    def _complete(self, tasks: Tasks, draws: Draws) -> Floats:
-        """When stages are complete. With all users, many rounds are drawn at a time: it is faster.
-
-        That changes nothing: the numbers depend on (seed, round, user) alone.
-        """
-        jitter, nominal, users = self.devices.jitter, tasks.nominal, tasks.users
-        everybody = self._is_everybody(users) and tasks is self._everybody
-        if not isinstance(draws, Keyed) or not everybody or nominal.size > MANY:
-            return jitter.complete(nominal, draws, users)
-        block, place = divmod(draws.t, AHEAD)
-        if self._ahead_of != (draws.seed, block):
-            rounds = np.repeat(block * AHEAD + np.arange(AHEAD), self.users)
-            keyed, repeated = KeyedRounds(draws.seed, rounds), np.tile(users, AHEAD)
-            found = jitter.complete(np.tile(nominal, (AHEAD, 1)), keyed, repeated)
-            self._ahead = found.reshape(AHEAD, *nominal.shape)
-            self._ahead_of = draws.seed, block
-        return np.asarray(self._ahead[place])
+        available = self.devices.availability
+        complete = self.devices.jitter.complete(tasks.nominal, draws, users)
+        done = available.elapsed(users, start, complete + tasks.links)
+        return Round(tasks, available, start, complete, done)
 
     def expected(self, users: Ints) -> Floats:
         """When each user is done without jitter, if it is available."""
@@ -110,13 +197,13 @@ class Timing:
 
     def shares(self, users: Ints) -> dict[str, float]:
         """What the median user's round is spent on: links, fixed costs of its steps, and rows."""
-        times = self.expected(users)
-        median = users[np.argsort(times, kind="stable")[[len(times) // 2]]]
-        empty = Timing(self.devices, self.cost, np.zeros_like, self.planned)
-        whole, fixed = (float(each.tasks(median).nominal.sum()) for each in (self, empty))
-        links = float(self.expected(median)[0]) - whole
+        order = np.argsort(self.expected(users), kind="stable")
+        tasks = self.tasks(users[order[[len(users) // 2]]])
+        (user,), (steps,) = tasks.users, tasks.planned
+        fixed = steps * self._fixed[self.devices.kind[user]].sum() / self.devices.speed[user]
+        whole, links = tasks.nominal.sum(), tasks.links[0, tasks.milestones[0] - 1]
         seconds = {"links": links, "fixed": fixed, "rows": whole - fixed}
-        return {name: each / (links + whole) for name, each in seconds.items()}
+        return {name: float(each / (links + whole)) for name, each in seconds.items()}
 
     def reach(self, users: Ints, start: float, seconds: float | Floats) -> Floats:
         """P(user u has uploaded layer l by then), exactly where it is known: [L, users].
@@ -127,10 +214,9 @@ class Timing:
         available = self.devices.availability
         if not available.always or not isinstance(seconds, float) or not self._is_everybody(users):
             return self.reach_within(users, available.active(users, start, seconds))
-        if self._known_at != seconds:
-            self._known_at = seconds
-            self._known = self.reach_within(users, np.full(len(users), seconds))
-        return self._known
+        if self._known is None or self._known[0] != seconds:  # a deadline may be constant
+            self._known = seconds, self.reach_within(users, np.full(len(users), seconds))
+        return self._known[1]
 
     def reach_within(self, users: Ints, seconds: Floats) -> Floats:
         """The reach of users that are available for so long."""
@@ -146,18 +232,12 @@ class Timing:
 
     def _simulated(self, nominal: Floats, budgets: Floats, users: Ints) -> Floats:
         """The chances by drawing rounds, always the same ones: [budgets, users, stages]."""
-        total, repeated = np.zeros(budgets.shape), np.repeat(nominal, AHEAD, axis=0)
-        for seed in range(SIMULATED // AHEAD):
+        total, repeated = np.zeros(budgets.shape), np.repeat(nominal, AT_ONCE, axis=0)
+        for seed in range(SIMULATED // AT_ONCE):
             draws = Unkeyed(np.random.default_rng(seed))
-            drawn = self.devices.jitter.complete(repeated, draws, np.repeat(users, AHEAD))
-            complete = drawn.reshape(len(users), AHEAD, -1)
+            drawn = self.devices.jitter.complete(repeated, draws, np.repeat(users, AT_ONCE))
+            complete = drawn.reshape(len(users), AT_ONCE, -1)
             for own, budget in zip(total, budgets, strict=True):
                 own += (complete <= budget[:, None]).sum(axis=1)
         # Never quite 0 or 1, which so many draws cannot tell.
         return np.asarray((total + 0.5) / (SIMULATED + 1))
-
-    def closes(self, round: Round, seconds: float) -> float:
-        """When a round ends that closes at the deadline, or when all users are done."""
-        if not len(round.tasks.users):
-            return seconds
-        return min(float(round.finish.max()), seconds)

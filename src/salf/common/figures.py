@@ -1,13 +1,10 @@
 """Figures as data: lines, bars, cells and lanes. Pages draw them; pictures.py draws lines."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeVar
 
-from salf.report import names
-
 T = TypeVar("T")
-Records = list[dict[str, Any]]
 
 POINTS = 200  # of a curve, at most: more cannot be seen, and the page holds them all
 _ORDERED = (
@@ -69,18 +66,17 @@ class Lines:
     level: float | None = None
     marks: Sequence[tuple[float, str]] = ()  # vertical lines at x, with their labels
     height: int = 220
-    widest: int = 560  # of one panel of a picture
-    wrap: int = 4  # so many panels of a picture side by side, and then the next row
+    wrap: int = 4  # so many panels side by side at most, and then the next row
 
-    def data(self) -> dict[str, Any]:
-        """The chart for a page, whose points are lists: it holds thousands of them."""
+    def panels(self) -> dict[str, dict[str, list[list[float | None]]]]:
+        """The points of each line in each panel, as lists: a page holds thousands of them."""
         panels: dict[str, dict[str, list[list[float | None]]]] = {}
         for p in self.points:
             point = [p.x, p.mean, p.low, p.high, p.reference]
             while point[-1] is None:
                 point.pop()
             panels.setdefault(p.panel, {}).setdefault(p.line, []).append(point)
-        return {**asdict(self), "points": panels}
+        return panels
 
 
 @dataclass(frozen=True)
@@ -95,10 +91,6 @@ class Bars:
     stacked: bool = False
     title: str = ""  # of the groups
 
-    def data(self) -> dict[str, Any]:
-        """The chart for a page."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Cells:
@@ -111,10 +103,6 @@ class Cells:
     x: str
     y: str = ""
 
-    def data(self) -> dict[str, Any]:
-        """The chart for a page."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Lanes:
@@ -123,14 +111,10 @@ class Lanes:
     kinds: Sequence[Line]
     rounds: Sequence[Mapping[str, Any]]  # each with name, end, deadline, users and their lanes
 
-    def data(self) -> dict[str, Any]:
-        """The chart for a page."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Figure:
-    """Charts with a title over them."""
+    """Charts below each other, with a title over them."""
 
     charts: Sequence[Lines | Bars | Cells | Lanes]
     title: str = ""
@@ -138,23 +122,13 @@ class Figure:
 
     def data(self) -> dict[str, Any]:
         """The figure for a page."""
-        charts = [{"kind": type(each).__name__, **each.data()} for each in self.charts]
+        charts = []
+        for each in self.charts:
+            # Points are not copied one by one, only to be put in panels.
+            bare = replace(each, points=()) if isinstance(each, Lines) else each
+            points = {"points": each.panels()} if isinstance(each, Lines) else {}
+            charts.append({"kind": type(each).__name__, **asdict(bare), **points})
         return {"charts": charts, "title": self.title, "subtitle": list(self.subtitle)}
-
-
-def figure(
-    *charts: Lines | Bars | Cells | Lanes, title: str = "", subtitle: Sequence[str] = ()
-) -> Figure:
-    """Charts below each other."""
-    return Figure(charts, title, subtitle)
-
-
-def method_lines(methods: Sequence[str]) -> list[Line]:
-    """One line per method: FedAvg, which waits, dashed, and SALF bold."""
-    return [
-        Line(names.method(method), colour, names.waits(method), method == "salf")
-        for method, colour in zip(methods, names.colours(methods), strict=True)
-    ]
 
 
 def thinned(curve: Sequence[T]) -> list[T]:

@@ -1,0 +1,282 @@
+"""Jobs on the nodes of a Ray cluster, in place of processes of this machine."""
+
+import io
+import pickle
+import secrets
+import sys
+import sysconfig
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from time import monotonic
+from types import ModuleType
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from salf.cluster import files
+from salf.cluster.files import Outbox, fetch
+from salf.common.errors import SalfError, in_one_line, portable
+from salf.live.cluster import Pulse, cluster
+from salf.runs.pool import Finished, Interrupted, Job, OnProgress
+from salf.runs.run import Stopped
+
+NEWS = 0.2  # seconds between two reports of a job
+SEND = 10.0  # seconds between two times that a job's changed files are sent
+TRIES = 3  # how often a job is started whose node is lost
+END = 30.0  # seconds that jobs have to save what they have
+LARGE = 2**16  # bytes of a tensor that is sent to a node once, and not with every job
+
+
+class Cluster:
+    """A Ray cluster that does jobs as `WorkerPool` does, each on one core of a node.
+
+    `address` is that of the cluster's head, or `auto`: the cluster that runs on this machine. salf
+    and one's own modules are sent to the nodes, data once to each. A job whose node is lost is done
+    again, from its last checkpoint. Numbers are those of one machine if nodes have the same kind of
+    processor.
+    """
+
+    def __init__(self, address: str = "auto") -> None:
+        self.address = address
+        self._stack, self._token = ExitStack(), f".cluster-{secrets.token_hex(8)}"
+        self._files: dict[Path, Any] = {}  # references to what jobs read, by path
+        self._tensors: dict[int, tuple[Any, Any]] = {}  # and by identity: the object, and where
+
+    def __enter__(self) -> "Cluster":
+        modules = {"py_modules": [sys.modules["salf"], *own_modules()]}
+        self._stack.enter_context(cluster(self.address, "salf-studies", runtime_env=modules))
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        task: Any = ray.remote  # whose types are of many forms
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        self._desk = task(num_cpus=0, scheduling_strategy=here)(Desk).remote()
+        self._task = task(max_retries=0, scheduling_strategy="SPREAD")(_do)
+        self._pulse = Pulse()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.close()
+
+    @property
+    def told(self) -> str:
+        """What this cluster is, in a line."""
+        import ray
+
+        nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+        cores = sum(node["Resources"].get("CPU", 0) for node in nodes)
+        shown = getattr(ray._private.worker._global_node, "webui_url", "")
+        where = f", dashboard at {shown}" if shown else ""
+        return f"Ray cluster of {len(nodes)} nodes and {cores:.0f} cores{where}"
+
+    def do(
+        self,
+        jobs: Mapping[str, Job],
+        on_progress: OnProgress | None = None,
+        on_done: Callable[[str, Finished], None] | None = None,
+    ) -> Finished:
+        """Do all jobs, as `run_all` does."""
+        import ray
+
+        done, parts = Finished(), dict.fromkeys(jobs, 0.0)
+        with ExitStack() as shown:
+            for folder in {job.place.parent for job in jobs.values() if job.place}:
+                shown.callback(self._show(folder).unlink, missing_ok=True)
+            pending = {self._submit(name, job): name for name, job in jobs.items()}
+            lost: Counter[str] = Counter()
+            try:
+                while pending:
+                    ready, _ = ray.wait(list(pending), num_returns=len(pending), timeout=NEWS)
+                    self._pulse.check()
+                    news = ray.get(self._desk.news.remote())
+                    parts |= {name: news[name] for name in jobs if name in news}
+                    for name, reference in [(pending.pop(each), each) for each in ready]:
+                        if (ended := _ended(reference)) is None:  # with its node or process
+                            lost[name] += 1
+                            if lost[name] == TRIES:
+                                raise SalfError(f"{name} was lost {TRIES} times with its node.")
+                            pending[self._submit(name, jobs[name])] = name
+                            continue
+                        done.add(name, partial(_given, *ended))
+                        parts[name] = 1.0
+                        if on_done is not None:
+                            on_done(name, done)
+                    if on_progress is not None:
+                        work = (parts[name] * job.work for name, job in jobs.items())
+                        on_progress(sum(work), sum(job.work for job in jobs.values()))
+            except BaseException as error:
+                self._stop(list(pending))
+                if isinstance(error, KeyboardInterrupt):
+                    raise Interrupted(done) from None
+                raise
+        return done
+
+    def _submit(self, name: str, job: Job) -> Any:
+        import ray
+
+        for path in job.reads:
+            if path not in self._files:
+                self._files[path] = ray.put(files.contents(path))
+        # In a list, references are not fetched before the job asks for them.
+        reads = [(path, [self._files[path]]) for path in job.reads]
+        packed, tensors = _packed(job, self._tensors)
+        return self._task.remote(name, packed, tensors, self._desk, self._token, reads)
+
+    def _show(self, folder: Path) -> Path:
+        """A file that nodes see if they share this folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / self._token).touch()
+        return folder / self._token
+
+    def _stop(self, pending: list[Any]) -> None:
+        """End all jobs; those that run save their state first."""
+        import ray
+
+        try:
+            ray.get(self._desk.stop.remote(), timeout=END)
+            ray.wait(pending, num_returns=len(pending), timeout=END)
+        except (ray.exceptions.RayError, ValueError):
+            pass  # the cluster is gone, or nothing was pending
+
+
+class Desk:
+    """A process on the program's machine: gets the news of jobs, and keeps their files."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, float] = {}
+        self._stopped = False
+
+    def report(self, name: str, part: float) -> bool:
+        """Note how far a job is; the answer is whether it has to stop."""
+        self._parts[name] = part
+        return self._stopped
+
+    def news(self) -> dict[str, float]:
+        return self._parts
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def contents(self, place: Path) -> files.Contents:
+        return files.contents(place)
+
+    def keep(self, place: Path, changed: Mapping[str, bytes], gone: list[str]) -> None:
+        files.keep(place, changed, gone)
+
+
+def _do(
+    name: str,
+    packed: bytes,
+    tensors: list[Any],
+    desk: Any,
+    token: str,
+    reads: Iterable[tuple[Path, list[Any]]],
+) -> "Ended":
+    """Do a job on a node: the error, if there is one, and the result."""
+    import ray
+
+    get: Callable[[Any], Any] = ray.get
+    job: Job = _Unpacker(io.BytesIO(packed), tensors).load()
+    last, outbox = 0.0, cast("Outbox | None", None)
+
+    def progress(part: float) -> None:
+        nonlocal last
+        if monotonic() - last < NEWS:
+            return
+        if ray.get(desk.report.remote(name, part)):
+            raise Stopped
+        if outbox is not None:
+            outbox.send_after(SEND)
+        last = monotonic()
+
+    try:
+        with ExitStack() as stack:
+            for path, (content,) in reads:
+                fetch(path, partial(get, content))
+            if (place := job.place) is not None and not (place.parent / token).exists():
+
+                def keep(changed: files.Contents, gone: list[str]) -> None:
+                    ray.get(desk.keep.remote(place, changed, gone))
+
+                kept = ray.get(desk.contents.remote(place))
+                outbox = stack.enter_context(Outbox(place, kept, keep))
+            progress(0.0)
+            return None, job.do(progress)
+    except (Exception, Stopped) as error:
+        return portable(error), None
+
+
+Ended = tuple[BaseException | None, Any]  # a job's error, if there is one, and its result
+
+
+def _ended(reference: Any) -> Ended | None:
+    """How a job ended; None if it was lost with its node or process."""
+    import ray
+
+    try:
+        ended: Ended = ray.get(reference)
+    except (ray.exceptions.RayTaskError, ray.exceptions.RuntimeEnvSetupError) as error:
+        raise SalfError(f"the cluster cannot run a job: {in_one_line(error, last=True)}.") from None
+    except ray.exceptions.RayError:
+        return None
+    return ended
+
+
+def _given(error: BaseException | None, result: Any) -> Any:
+    if error is not None:
+        raise error
+    return result
+
+
+def own_modules() -> list[ModuleType]:
+    """Modules that were imported and that no package installed: one's own methods and models."""
+    installed = {Path(sysconfig.get_path(kind)) for kind in ("stdlib", "purelib", "platlib")}
+    found = []
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if file is None or "." in name or name in ("__main__", "__mp_main__", "salf"):
+            continue
+        if not any(Path(file).is_relative_to(place) for place in installed):
+            found.append(module)
+    return found
+
+
+def _packed(job: Job, known: dict[int, tuple[Any, Any]]) -> tuple[bytes, list[Any]]:
+    """A job as bytes, with its large tensors and arrays in Ray's store: a node gets each once."""
+    import ray
+    from ray import cloudpickle
+
+    references = []
+
+    class Packer(cloudpickle.Pickler):
+        def persistent_id(self, thing: Any) -> Any:
+            plain = type(thing) in (Tensor, np.ndarray) and thing.nbytes >= LARGE
+            if not plain or (isinstance(thing, Tensor) and thing.requires_grad):
+                return None
+            if id(thing) not in known:
+                array = thing.cpu().numpy() if isinstance(thing, Tensor) else thing
+                known[id(thing)] = thing, ray.put(array)  # kept, so that no other has its id
+            references.append(known[id(thing)][1])
+            return len(references) - 1, type(thing) is Tensor
+
+    packed = io.BytesIO()
+    Packer(packed).dump(job)  # type: ignore[no-untyped-call]
+    return packed.getvalue(), references
+
+
+class _Unpacker(pickle.Unpickler):
+    def __init__(self, file: Any, references: list[Any]) -> None:
+        super().__init__(file)
+        self._references = references
+
+    def persistent_load(self, place: Any) -> Any:
+        import ray
+
+        index, is_tensor = place
+        array = ray.get(self._references[index])
+        return torch.from_numpy(array) if is_tensor else array

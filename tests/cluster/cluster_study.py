@@ -1,0 +1,58 @@
+"""Run by test_studies.py in a process of its own, on a cluster of two nodes."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import torch
+
+import salf
+from salf.cluster import Cluster
+
+SETTINGS = {"data": "digits", "rounds": 600, "users": 4, "methods": ["salf"], "seeds": 2}
+
+
+def accuracies(compared):
+    return [record["test_accuracy"] for record in compared.records()]
+
+
+def named(nodes, out, raylet):
+    """A comparison by names; the second node is killed while both work."""
+
+    def kill():
+        while not list(Path(out).rglob("checkpoint.safetensors")):
+            time.sleep(0.05)
+        os.kill(raylet, signal.SIGKILL)
+
+    threading.Thread(target=kill, daemon=True).start()
+    there = salf.compare("mlp", out=out, workers=nodes, **SETTINGS)
+    here = salf.compare("mlp", out=f"{out}-here", workers=1, **SETTINGS)
+    assert accuracies(there) == accuracies(here)
+    models = list(Path(f"{out}-here").rglob("model.safetensors"))
+    assert len(models) == 2
+    for path in models:
+        assert path.read_bytes() == Path(out, "runs", path.parent.name, path.name).read_bytes()
+    assert not list(Path(out).rglob(".cluster-*"))
+
+
+def own(nodes):
+    """A comparison of objects that have no name."""
+    torch.manual_seed(0)
+    x = torch.randn(3000, 20)
+    y = (x[:, 0] > 0).long()
+    net = torch.nn.Sequential(torch.nn.Linear(20, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    given = {"test": (x[2000:], y[2000:]), "users": 5, "rounds": 20, "seeds": 1}
+    given["methods"] = [salf.method("salf"), "drop"]
+    there = salf.compare(net, (x[:2000], y[:2000]), workers=nodes, **given)
+    here = salf.compare(net, (x[:2000], y[:2000]), **given)
+    assert accuracies(there) == accuracies(here)
+
+
+if __name__ == "__main__":
+    address, out, raylet = sys.argv[1:]
+    with Cluster(address) as nodes:
+        own(nodes)
+        named(nodes, out, int(raylet))

@@ -1,0 +1,85 @@
+"""Files of jobs on nodes that share no file system with the program."""
+
+import pytest
+
+from salf.cluster import files
+from salf.cluster.files import Outbox, contents, fetch
+from salf.common.errors import SalfError
+
+
+@pytest.fixture
+def desk(tmp_path):
+    """Where the program keeps a job's files, and what a node calls to change them."""
+    place = tmp_path / "desk" / "run"
+    place.mkdir(parents=True)
+    return place, lambda changed, gone: files.keep(place, changed, gone)
+
+
+def test_a_job_continues_with_what_was_kept_and_leaves_nothing_on_its_node(desk, tmp_path):
+    kept, keep = desk
+    (kept / "checkpoint").write_text("round 3")
+    (kept / ".lock").touch()
+    node = tmp_path / "node" / "run"
+    node.mkdir(parents=True)
+    (node / "half").write_text("of a try that was cut off")
+    with Outbox(node, contents(kept), keep):
+        assert {path.name for path in node.iterdir()} == {"checkpoint"}
+        (node / "checkpoint").write_text("round 5")
+        (node / "inner").mkdir()
+        (node / "inner" / "model").write_bytes(b"\x00\x01")
+    assert not node.exists()
+    assert contents(kept) == {"checkpoint": b"round 5", "inner/model": b"\x00\x01"}
+
+
+def test_what_changes_is_sent_while_the_job_goes_on_and_only_that(desk, tmp_path):
+    sent = []
+    with Outbox(tmp_path / "node", {}, lambda changed, gone: sent.append((changed, gone))) as box:
+        (tmp_path / "node").mkdir()
+        (tmp_path / "node" / "a").write_text("1")
+        (tmp_path / "node" / ".b-half").write_text("being written")
+        box.send_after(1000)
+        assert sent == []
+        box.send_after(0)
+        box.send_after(0)
+        (tmp_path / "node" / "a").unlink()
+    assert sent == [({"a": b"1"}, []), ({}, ["a"])]
+
+
+def test_what_a_job_that_failed_had_saved_is_kept(desk, tmp_path):
+    kept, keep = desk
+
+    def job():
+        with Outbox(tmp_path / "node", {}, keep):
+            files.write(tmp_path / "node", {"checkpoint": b"saved"})
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        job()
+    assert contents(kept) == {"checkpoint": b"saved"}
+
+
+def test_a_job_may_write_a_single_file(tmp_path):
+    there, here = tmp_path / "there.json", tmp_path / "here.json"
+    with Outbox(there, contents(here), lambda changed, gone: files.keep(here, changed, gone)):
+        there.write_text("{}")
+    assert here.read_text() == "{}"
+    assert not there.exists()
+
+
+def test_data_are_fetched_by_the_first_job_of_a_node_only(tmp_path):
+    asked = []
+
+    def content():
+        asked.append(1)
+        return {"train": b"x", "inner/test": b"y"}
+
+    for _ in range(2):
+        fetch(tmp_path / "cache" / "set", content)
+    assert (tmp_path / "cache" / "set" / "inner" / "test").read_bytes() == b"y"
+    assert len(asked) == 1
+
+
+def test_a_folder_that_cannot_be_made_on_a_node_is_a_sentence(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(SalfError, match=r"cannot write .*file/runs.* that they share"):
+        fetch(tmp_path / "file" / "runs", dict)
