@@ -6,7 +6,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-fast lint bench bench-plan bench-live reproduce clean
+.PHONY: demo test test-fast lint bench bench-peers bench-plan bench-live reproduce clean
 
 demo: $(READY)
 	$(BIN)/salf demo
@@ -31,6 +31,11 @@ bench: $(READY)
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/users.py
 	$(BIN)/python benchmarks/clock.py
+
+# The same jobs on pfl, Flower, FLGo, a plain loop and salf, about 15 minutes on two idle cores;
+# the first time it makes an environment for each of them (5 GB). ARGS="--jobs mlp --repeats 1".
+bench-peers: $(READY)
+	$(BIN)/python benchmarks/peers/run.py $(ARGS)
 
 # The table and the figure of docs/plan.md, about 20 minutes each on two cores; both continue.
 bench-plan: $(READY)

@@ -1,7 +1,6 @@
 """Compare methods and settings: every combination is a run, and all of them are one table."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
@@ -17,31 +16,30 @@ from salf.common.bars import Bar, console
 from salf.common.errors import SalfError, TrainingDiverged
 from salf.common.files import csv_of, write_whole
 from salf.common.notebook import frame
-from salf.data import DataSet, are_of_users, load
-from salf.methods import Method, named
+from salf.data import DataSet, are_of_users
+from salf.methods import Method, asks, named
 from salf.methods import method as make_method
-from salf.models import build
 from salf.problem import Problem
 from salf.report.comparison import print_tables, write_report
 from salf.report.tables import printed
-from salf.runs.compare import Case, Comparison, cases, check_options, own_options
+from salf.runs.compare import Case, Comparison, check_options, check_target, options_of
 from salf.runs.config import Config
-from salf.runs.federation import load_data
-from salf.runs.own import TrainData, run_own
-from salf.runs.pool import Interrupted, Job, WorkersLike, run_all, run_here, run_job
+from salf.runs.federation import data_files, load_data
+from salf.runs.own import TrainData, federation
+from salf.runs.pool import Interrupted, Job, WorkersLike, run_all, run_job
 from salf.runs.presets import simulated
-from salf.runs.run import How, Result
-from salf.runs.settings import refuse_with_fleet, typed
-from salf.runs.training import OnPart, OnRound, counted
+from salf.runs.run import Result
+from salf.runs.settings import key, refuse_with_fleet, typed
+from salf.runs.training import OnPart, OnRound
 from salf.worlds.depth import has_ratio
 from salf.worlds.fleet.deadlines import missing
 from salf.worlds.fleet.named import GIVEN
 
-Model = nn.Module | Problem | Callable[[], nn.Module] | str
-Data = TrainData | str
+Model = nn.Module | Problem | Callable[[], nn.Module]
+Own = tuple[Any, Any, Any]  # model, data and test data; what is None is the config's
 SplitRule = str | Sequence[Sequence[int]]
-# Python objects that a run may be given, besides model, data and method.
-OBJECTS = ("layers", "depth", "fleet", "lr", "loss", "metrics")
+# Settings that may be Python objects.
+OBJECTS = ("method", "split", "layers", "depth", "fleet", "lr", "loss", "metrics")
 NAMES = ("method", "split", "average")  # axes whose values are named
 CASE = ("stragglers", "batches")  # axes that a case always has
 
@@ -71,8 +69,8 @@ class Compared(Comparison):
 
 
 def compare(
-    model: Model | None = None,
-    data: Data | None = None,
+    model: Model | str | Sequence[str] | None = None,
+    data: TrainData | str | None = None,
     test: tuple[Any, Any] | None = None,
     *,
     config: Config | str | None = None,
@@ -106,21 +104,18 @@ def compare(
     is saved there, and results.csv, a picture and the page report.html at the end; repeat an
     interrupted call to continue it.
     """
-    base = simulated(config) if isinstance(config, str) else config or Config()
     lists = {"method": methods, "split": splits, "average": averages}
     settings |= {name: each for name, each in lists.items() if each is not None}
-    own: dict[str, Any] = {"model": model, "data": data}
-    if _are_names(data) or isinstance(model, list | tuple):
-        if not all(
-            each is None or isinstance(each, str) or _are_names(each) for each in own.values()
-        ):
-            raise SalfError(
-                "several models or data sets are compared by their names: pass both as names, such "
-                "as model=['mlp', 'cnn'], data='digits'."
-            )
-        settings |= {name: each for name, each in own.items() if each is not None}
-        own = {"model": None, "data": None}
-    sweep = Sweep.of(base, settings, seeds, target, (own["model"], own["data"], test))
+    if isinstance(model, str) or _are_names(model):
+        settings["model"], model = model, None
+    if isinstance(data, str) or _are_names(data):
+        settings["data"], data = data, None
+    if isinstance(model, list | tuple):
+        raise SalfError("several models are compared by their names, as in model=['mlp', 'cnn'].")
+    if data is not None and test is None and not isinstance(data, DataSet):
+        raise SalfError("a comparison needs test data: pass test=(inputs, labels).")
+    base = simulated(config) if isinstance(config, str) else config or Config()
+    sweep = Sweep.of(base, settings, seeds, target, (model, data, test))
     compared = sweep.run(out, workers, on_round)
     if out is not None:
         compared.save(out)
@@ -135,17 +130,16 @@ def compare(
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """Runs to compare: cases, seeds, and what all of them share, by name or as Python objects."""
+    """Runs to compare: cases, each with its settings on top of the base, and seeds.
+
+    Settings, and model, data and test data, may be Python objects.
+    """
 
     base: Config
-    settings: Mapping[str, Any]  # on top of the base
-    cases: Sequence[Case]
+    cases: Mapping[Case, Mapping[str, Any]]
     seeds: Sequence[int]
-    target: float | None
-    methods: Mapping[str, str | Method]  # by what cases call them
-    options: Mapping[str, Mapping[str, Any]]  # of methods, by the same
-    splits: Mapping[str, SplitRule]
-    own: tuple[Model | None, Data | None, Any]  # model, data and test data
+    target: float | None = None
+    own: Own = (None, None, None)
 
     @classmethod
     def of(
@@ -154,68 +148,69 @@ class Sweep:
         settings: Mapping[str, Any],
         seeds: int | Sequence[int] = 3,
         target: float | None = None,
-        own: tuple[Model | None, Data | None, Any] = (None, None, None),
+        own: Own = (None, None, None),
     ) -> "Sweep":
         """All combinations of the values of settings that are lists, with every seed."""
         if "seed" in settings:
             raise SalfError("every case is run with several seeds: pass seeds=[1, 2], not seed=.")
         axes, fixed = _axes(settings)
-        fleet = axes["fleet"][0] if "fleet" in axes else fixed.get("fleet", base.fleet)
-        if fleet:
-            refuse_with_fleet(settings)
-        if not all(axes.get("fleet", [True])):
-            raise SalfError(
-                "without a fleet a run has no clock: name one in every value of fleet=."
-            )
-        if target is not None and not fleet:
-            raise SalfError(
-                "a target needs the simulated clock of a fleet, such as fleet='phones'."
-            )
-        if target is not None and not 0 < target <= 1:
-            raise SalfError(f"the target is an accuracy above 0 and at most 1, not {target}.")
+        fleets = axes.get("fleet", [fixed.get("fleet", base.fleet)])
+        fleet = bool(fleets[0])
+        _check_clock(fleets, settings, target)
         apart = isinstance(own[0], Problem) or are_of_users(own[1])
-        splits = axes.pop("split", {"own": base.split} if apart else [base.split])
+        splits = axes.pop("split", {"own": "iid"} if apart else [base.split])
         if not isinstance(splits, Mapping):
             splits = {each if isinstance(each, str) else "given": each for each in splits}
-        axes = {"split": [*splits], "stragglers": [base.stragglers], **axes}
-        axes = {"batches": [base.batches], **axes}
-        averages = axes.pop("average", [])
-        options = {**base.options, **fixed.pop("options", {})}
-        methods: dict[str, str | Method] = {}
-        told: dict[str, Mapping[str, Any]] = {}
-        found: dict[Case, None] = {}
-        for each in axes.pop("method", ["fedavg", "drop", base.method]):
+        methods = axes.pop("method", ["fedavg", "drop", base.method])
+        averages, options = axes.pop("average", []), {**base.options, **fixed.pop("options", {})}
+        ratios = axes.pop("stragglers", [base.stragglers])
+        batches = axes.pop("batches", [base.batches])
+        more = list(product(*([(name, value) for value in axes[name]] for name in axes)))
+        common, learn = {**base.table(), **fixed}, False
+        if isinstance(common["depth"], str) and len(ratios) > 1 and not has_ratio(common["depth"]):
+            raise SalfError(
+                "ratios of stragglers belong to depth='mixture' and have no effect with depth "
+                f"{common['depth']}: pass only one."
+            )
+        found: dict[Case, dict[str, Any]] = {}
+        for each in methods:
             average = base.average if isinstance(each, str) else getattr(each, "average", "reached")
-            for name, batches, of_method in _expanded(each, options):
-                entry = each.partition("+")[0] if isinstance(each, str) else each
-                if type(methods.setdefault(name, entry)) is not type(entry):
-                    raise SalfError(f"there are two methods called {name}: rename one of them.")
-                told[name] = of_method
-                own_axes = {"method": [name + batches], "average": averages or [average], **axes}
-                found |= dict.fromkeys(cases(own_axes, bool(fleet)))
-        check_options(options, [*found])
+            for name, size, chosen in _expanded(each, options):
+                auto = "equal-time" if fleet and asks(name).stands_in else "equal"
+                sizes = [auto if one == "auto" else one for one in ([size] if size else batches)]
+                of_each = (splits, averages or [average], sizes, more, ratios)
+                for split, averaged, sized, others, ratio in product(*of_each):
+                    case = Case(name, averaged, split, ratio, sized, others)
+                    method = case.made(each, chosen)
+                    learn, timed = learn or method.asks.reach, fleet and method.asks.deadline
+                    if timed and (common | dict(others))["deadline"] is None:
+                        raise missing()
+                    named = each.partition("+")[0] if isinstance(each, str) else method
+                    given = {"method": named, "split": splits[split], "options": chosen}
+                    found[case] = {**fixed, **case.settings(method, fleet), **given}
+        check_options(options, found)
         seeds = range(seeds) if isinstance(seeds, int) else seeds
         if not (found and seeds):
             raise SalfError("there is nothing to compare: pass at least one method and one seed.")
-        sweep = cls(base, fixed, [*found], seeds, target, methods, told, splits, own)
+        if common["reach"] == "learned" and not learn:
+            raise SalfError("none of these methods uses p_l: leave out reach=.")
+        sweep = cls(base, found, seeds, target, own)
         if not sweep.by_name:
             return sweep
-        first = {name: values[0] for name, values in axes.items() if name not in (*CASE, *NAMES)}
-        named_own = {"model": own[0], "data": own[1]} if own[0] or own[1] else {}
-        return replace(sweep, base=base.changed(**{**fixed, **first, **named_own}), settings={})
+        return replace(sweep, base=base.changed(**fixed, **dict(more[0])))
 
     @cached_property
     def by_name(self) -> bool:
         """Whether everything has a name, so that runs can be computed by other processes."""
-        parts = [*self.own, *self.methods.values(), *self.splits.values()]
-        objects = [each for name, each in self.settings.items() if name in OBJECTS]
-        return all(each is None or isinstance(each, str | float | int) for each in parts + objects)
+        given = [case[name] for case in self.cases.values() for name in OBJECTS if name in case]
+        return all(
+            each is None or isinstance(each, str | float | int) for each in (*self.own, *given)
+        )
 
     @cached_property
     def fleet(self) -> str:
         """The name of the fleet, if there is one."""
-        swept = dict(self.cases[0].more).get("fleet", self.base.fleet)
-        fleet = self.settings.get("fleet", swept)
+        fleet = next(iter(self.cases.values())).get("fleet", self.base.fleet)
         return fleet if isinstance(fleet, str) else GIVEN
 
     @cached_property
@@ -231,24 +226,21 @@ class Sweep:
         report: Report | None = None,
     ) -> Compared:
         """Do all runs; with `out`, each is kept in a folder, and results.csv at the end."""
-        asked = {name: self._settings(case, seed) for (case, seed), name in self.names.items()}
-        self._check()
-        kept = {name: None if out is None else Path(out, "runs", name) for name in asked}
-        if self.by_name:
-            base = self.base.changed(threads=self.base.threads or 1)
-            configs = {name: base.changed(**settings) for name, settings in asked.items()}
-            # Here, so that data are fetched once, and what is wrong with them is said once.
-            for config in {config.data: config for config in configs.values()}.values():
-                load_data(config, report)
-            jobs = {n: run_job(each, kept[n], on_round=on_round) for n, each in configs.items()}
-        else:
-            jobs = {n: self._own_job(each, kept[n], on_round) for n, each in asked.items()}
-        interrupted, by_clock = False, "seconds" in self.settings or self.base.seconds
-        named = workers is None or isinstance(workers, int)  # processes here know names only
-        pooled = (self.by_name or not named) and on_round is None
+        asked = {
+            name: {**self.cases[case], "seed": seed} for (case, seed), name in self.names.items()
+        }
+        kept = {n: None if out is None else Path(out, "runs", n).absolute() for n in asked}
+        jobs = {name: self._job(each, kept[name], on_round) for name, each in asked.items()}
+        if self.by_name:  # here, so that data are fetched and what is wrong with them is said once
+            for data in dict.fromkeys(each.get("data", self.base.data) for each in asked.values()):
+                load_data(self.base.changed(data=data), report)
+        by_clock = any(settings.get("seconds", self.base.seconds) for settings in asked.values())
+        interrupted, here = False, workers is None or isinstance(workers, int)
+        if on_round is not None or (here and not self.by_name):  # processes here know names only
+            workers = 0
         with Bar("simulated seconds" if by_clock else "rounds", counted=not by_clock) as bar:
             try:
-                done = run_all(jobs, workers, bar.update) if pooled else run_here(jobs, bar.update)
+                done = run_all(jobs, workers, bar.update)
             except Interrupted as error:
                 done, interrupted = error.done, True
         results: dict[Case, list[Result]] = {}
@@ -266,97 +258,56 @@ class Sweep:
             write_whole(Path(out) / "results.csv", csv_of(compared.records()))
         return compared
 
-    def _check(self) -> None:
-        """Refuse what fits none of the cases, or not all of them."""
-        common = {**self.base.table(), **self.settings}
-        ratios = {case.stragglers for case in self.cases}
-        if isinstance(common["depth"], str) and len(ratios) > 1 and not has_ratio(common["depth"]):
-            raise SalfError(
-                "ratios of stragglers belong to depth='mixture' and have no effect with depth "
-                f"{common['depth']}: pass only one."
-            )
-        methods = {case: self._method(case) for case in self.cases}
-        if common["reach"] == "learned" and not any(m.asks.reach for m in methods.values()):
-            raise SalfError("none of these methods uses p_l: leave out reach=.")
-        for case, method in methods.items():
-            deadline = {**common, **dict(case.more)}["deadline"]
-            if self.fleet and deadline is None and method.asks.deadline:
-                raise missing()
-
-    def _settings(self, case: Case, seed: int) -> dict[str, Any]:
-        """The settings of a run on top of the base."""
-        given, made = self.methods[case.method], self._method(case)
-        return {
-            **self.settings,
-            **case.settings(seed, made, bool(self.fleet)),
-            "method": given if isinstance(given, str) else made,
-            "split": self.splits[case.split],
-            "options": self.options[case.method],
-        }
-
-    def _method(self, case: Case) -> Method:
-        given = self.methods[case.method]
-        if isinstance(given, str):
-            return make_method(given, average=case.average_used, **self.options[case.method])
-        averaged = {"average": case.average_used} if case.averages else {}
-        return replace(given, **averaged)
-
-    def _own_job(
+    def _job(
         self, settings: Mapping[str, Any], folder: Path | None, on_round: OnRound | None
     ) -> Job:
-        """A run of Python objects."""
-        model, data, test = self._objects
-        defaults, apart = Config().table(), ("model", "data", "data_dir", "options")
-        table = {name: each for name, each in self.base.table().items() if name not in apart}
-        base = {name: value for name, value in table.items() if value != defaults[name]}
-        settings = {**base, **settings}
-        seconds = settings.get("seconds")
-        rounds = settings.get("rounds", 0 if seconds else Config.rounds)
+        if self.by_name:
+            config = self.base.changed(**settings)
+            return run_job(config.changed(threads=config.threads or 1), folder, on_round=on_round)
+        base, (model, data, test) = self.base, self.own
 
-        def do(progress: OnPart) -> Result:
-            how = How(on_round=counted(rounds, seconds, progress, on_round))
-            own = _fresh(model, data, settings["seed"])
-            return run_own(own, data, test, settings, folder, resume=folder is not None, how=how)
+        def do(progress: OnPart) -> Any:
+            own, kept = _made(model, settings["seed"]), folder is not None
+            config, given = federation(base, settings, own, data, test, kept=kept)
+            return run_job(config, folder, on_round=on_round, given=given).do(progress)
 
-        return Job(do, seconds or rounds, folder and folder.absolute())
+        seconds, rounds = (settings.get(n, getattr(base, n)) for n in ("seconds", "rounds"))
+        reads = () if data is not None else data_files(base.changed(data=settings.get("data")))
+        return Job(do, seconds or rounds, folder, reads)
 
-    @cached_property
-    def _objects(self) -> tuple[Model, Any, Any]:
-        """Model, data and test data of runs of Python objects."""
-        model, data, test = self.own
-        if isinstance(model, Problem):
-            return model, data, None if data is None else model.test  # a problem has its own
-        if model is None or data is None:
-            raise SalfError("some of what is compared has no name: pass model= and data=, too.")
-        data = load(data) if isinstance(data, str) else data
-        if test is None and not isinstance(data, DataSet):
-            raise SalfError("a comparison needs test data: pass test=(inputs, labels).")
-        return model, data, test
+
+def _check_clock(fleets: Sequence[Any], settings: Mapping[str, Any], target: float | None) -> None:
+    """Refuse what does not go with a simulated clock, or without one."""
+    if fleets[0]:
+        refuse_with_fleet(settings)
+        if not all(fleets):
+            raise SalfError(
+                "without a fleet a run has no clock: name one in every value of fleet=."
+            )
+    elif target is not None:
+        raise SalfError("a target needs the simulated clock of a fleet, such as fleet='phones'.")
+    check_target(target)
 
 
 def _expanded(
     method: str | Method, options: Mapping[str, Any]
 ) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """A method with every combination of its options: a name, +batches, and the options."""
+    """A method with every combination of its options: a name, batches of its own, the options."""
     if isinstance(method, Method):
         yield named(method), "", {}
         return
-    name, plus, batches = method.partition("+")
-    own = own_options(options, name)
+    name, _, batches = method.partition("+")
+    own = {option: each for option, each in options.items() if key(option) in options_of(name)}
     several = [option for option, value in own.items() if isinstance(value, list | tuple | range)]
     for values in product(*(own[option] for option in several)):
         chosen = {**own, **dict(zip(several, values, strict=True))}
-        yield named(make_method(name, **chosen)) if several else name, plus + batches, chosen
+        yield named(make_method(name, **chosen)) if several else name, batches, chosen
 
 
-def _fresh(model: Model, data: Any, seed: int) -> nn.Module | Problem:
-    """The model of a run before its first round."""
-    if isinstance(model, Problem):
-        return replace(model, model=deepcopy(model.model))
-    if isinstance(model, nn.Module):
-        return deepcopy(model)
-    if isinstance(model, str):
-        return build(model, data.train.shape, data.classes, seed)
+def _made(model: Model | None, seed: int) -> nn.Module | Problem | None:
+    """The model, made with a seed if it is a function that returns one."""
+    if model is None or isinstance(model, nn.Module | Problem):
+        return model
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return model()

@@ -1,6 +1,6 @@
 """What to run on a fleet, from Python: for your own model and data, or for those of a config."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,12 @@ from salf.problem import Problem
 from salf.report.plan import page, print_plan
 from salf.report.tables import printed
 from salf.runs.config import Config
-from salf.runs.federation import problem_of
+from salf.runs.federation import Given, problem_of
 from salf.runs.live_config import LiveConfig
-from salf.runs.own import TrainData, fingerprints, own_federation
+from salf.runs.own import TrainData, federation
 from salf.runs.plan import SEARCHED, Asked, Planned, Planner
-from salf.runs.pool import Finished, Job, WorkersLike, pool_of, run_here, run_job
-from salf.runs.run import How, Result, run_given
-from salf.runs.settings import Settings, names_of
-from salf.runs.training import OnPart, counted
+from salf.runs.pool import Finished, Job, WorkersLike, pool_of, run_job
+from salf.runs.settings import Settings
 from salf.worlds.fleet.devices import Fleet
 
 CONFIG, LIVE, PAGE = "config.toml", "live.toml", "plan.html"
@@ -40,8 +38,8 @@ class Plan(Planned):
         """The choice for real users, if its method has a deadline and needs no simulator."""
         if asks(self.config.method).simulated_only or self.config.given:
             return None
-        shared = {name: getattr(self.config, name) for name in names_of(Settings)}
-        return LiveConfig(**{**shared, "rounds": max(1, round(self.rounds(self.best)))})
+        rounds = max(1, round(self.rounds(self.best)))
+        return LiveConfig(**{**self.config.table(Settings), "rounds": rounds})
 
     def save(self, folder: Path | str, command: Sequence[str] = ()) -> Path:
         """Write config.toml, live.toml and plan.html into a folder."""
@@ -77,45 +75,42 @@ def plan(
         if name in settings:
             raise SalfError(f"a plan sets {name} itself: leave it out.")
     asked = Asked(target, seeds, {n: settings.pop(n) for n in SEARCHED if n in settings})
-    settings |= {"fleet": fleet, "seconds": seconds}
-    config, given = own_federation(model, data, test, settings)
-    prints = {**config.given, **fingerprints(model, data, test, settings)}
-    base = config.changed(threads=config.threads or 1, given=prints)
-
-    def job(chosen: Mapping[str, Any], folder: Path) -> Job:
-        def do(progress: OnPart) -> Result:
-            how = How(on_round=counted(0, chosen["seconds"], progress))
-            return run_given(base.changed(**chosen), given.copied(), folder, True, how)
-
-        return Job(do, chosen["seconds"])
-
-    problem = problem_of(base, given=given.copied())
-    found = _planned(partial(Planner, base, problem, asked, job, fleet=given.fleet), run_here, out)
+    settings |= {"fleet": fleet, "seconds": seconds, "threads": settings.get("threads") or 1}
+    config, given = federation(Config(), settings, model, data, test, kept=True)
+    found = plan_config(config, asked, out, given=given)
     if out is not None:
         found.save(out)
     return found
 
 
-def plan_config(config: Config, asked: Asked, out: Path, workers: WorkersLike = None) -> Plan:
-    """What to run, for the model, data and fleet of a config; see `plan`."""
+def plan_config(
+    config: Config,
+    asked: Asked,
+    out: Path | str | None,
+    workers: WorkersLike = None,
+    given: Given | None = None,
+) -> Plan:
+    """What to run, for the model, data and fleet of a config; see `plan`.
+
+    The runs are kept in the folder `out`. With Python objects in place of settings, they are done
+    in this process.
+    """
     base = config.changed(threads=config.threads or 1)
+    problem = problem_of(base, given=given and given.copied())
 
     def job(chosen: Mapping[str, Any], folder: Path) -> Job:
-        return run_job(base.changed(**chosen), folder)
+        return run_job(base.changed(**chosen), folder, given=given)
 
-    with pool_of(workers) as pool:
-        return _planned(partial(Planner, base, problem_of(base), asked, job), pool.do, out)
-
-
-def _planned(
-    make: Callable[..., Planner], do: Callable[..., Finished], out: Path | str | None
-) -> Plan:
-    """The plan, with its runs in the folder `out` or in one that does not stay."""
-    with Bar("plan") as bar, temporary_folder("plan") as temporary:
+    with (
+        Bar("plan") as bar,
+        temporary_folder("plan") as temporary,
+        pool_of(workers if given is None else 0) as pool,
+    ):
 
         def run(what: str, jobs: Mapping[str, Job]) -> Finished:
-            return do(jobs, on_progress=partial(bar.update, description=what))
+            return pool.do(jobs, partial(bar.update, description=what))
 
         folder = temporary if out is None else Path(out) / SEARCH
-        planner = make(run=run, folder=folder, stays=out is not None)
+        fleet = None if given is None else given.fleet
+        planner = Planner(base, problem, asked, job, run, folder, out is not None, fleet)
         return Plan(**vars(planner.plan()))

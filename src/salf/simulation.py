@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from salf.common.errors import SalfError, TrainingDiverged
 from salf.core.aggregate import UserId
-from salf.core.arrivals import Arrivals, Floats, Ints
+from salf.core.arrivals import Arrivals, Ints
 from salf.core.draws import Keyed
 from salf.core.rows import Row, timed
 from salf.core.server import SGD, Optimiser, Schedule, Server
@@ -99,10 +99,6 @@ class Simulation:
         # The weight of all users, asked or not, which only methods that keep something ask for.
         weighed = recipe.by_samples and keeps
         self.everybody = float(data.sizes(np.arange(len(data))).sum() if weighed else len(data))
-        # Whether equal arrivals have equal plans: a method of one's own may look at the round.
-        ours = type(method).__module__.startswith("salf.methods.")
-        self._repeats = ours and not (self.asks or method.asks.narrows)
-        self._last: tuple[tuple[bytes, int], RoundPlan] | None = None
         self.voice = Voice(len(data))
         self.memory = self.world.start()
         self.old: dict[int, dict[str, Tensor]] = {}  # models users still compute on, by round
@@ -143,9 +139,8 @@ class Simulation:
             arrived = self.stages.attackers.arrived(arrived)
         if self.by_samples:
             arrived = replace(arrived, weight=self.data.sizes(arrived.user).astype(float))
-        if self.asks:
-            arrived = self._with_what_is_known(t, arrived)
-        plan = self._plan(t, arrived, unreached)
+        arrived = self._known(t, arrived) if self.asks else replace(arrived, round=t)
+        plan = self.method.plan(t, arrived, unreached, self.batches.sizes(arrived.user))
         if gone := {group.given for group in plan.groups} - {t, *self.old}:
             raise SalfError(
                 f"a user computed on the model of round {min(gone)}, which was not kept: "
@@ -170,8 +165,8 @@ class Simulation:
         self._check_finite(result, t)
         self.voice.hear(plan, t, self.pipeline.recall, self.everybody)
         if self.asks:
-            part = self.method.counts(arrived, self.world.layers)
-            self.pipeline.close(t, arrived.user, part, arrived.weight)
+            part = self.method.gradients(arrived, self.world.layers) > 0
+            self.pipeline.close(t, weights, part)
         else:
             self.pipeline.watch.check()
 
@@ -188,20 +183,7 @@ class Simulation:
         self.memory, self.t = memory, t
         return Row(t, result.loss, result.reached, **timed(arrived, computing))
 
-    def _plan(self, t: int, arrived: Arrivals, unreached: Floats) -> RoundPlan:
-        """The round's plan, the last one again if the arrivals are: small models feel it."""
-        rows, same = self.batches.sizes(arrived.user), self._repeats and arrived.spent is None
-        if not same or arrived.straggler.any() or arrived.age.any():
-            known = arrived if self.asks else replace(arrived, round=t)
-            return self.method.plan(t, known, unreached, rows)
-        who = arrived.user, arrived.depth, arrived.weight, arrived.steps, arrived.planned
-        key = b"".join([each.tobytes() for each in (*who, unreached, rows)]), arrived.asked
-        if self._last is None or self._last[0] != key:
-            self._last = key, self.method.plan(t, replace(arrived, round=t), unreached, rows)
-        plan = self._last[1]
-        return replace(plan, groups=tuple([replace(group, given=t) for group in plan.groups]))
-
-    def _with_what_is_known(self, t: int, arrived: Arrivals) -> Arrivals:
+    def _known(self, t: int, arrived: Arrivals) -> Arrivals:
         """The arrivals with what the method asks for about their users."""
         users, chance = arrived.user, self.pipeline.chance(arrived.user)
         if self.method.asks.chance and chance is None:

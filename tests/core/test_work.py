@@ -116,13 +116,6 @@ def test_recurrent_weights_are_found_in_their_list():
     assert first == 5 * 3 * (3 * 4 + 4 * 4)  # steps times gates times both matrices
 
 
-def test_all_work_is_somebodys_and_joining_layers_adds_it_up():
-    model = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 4), nn.Linear(4, 3))
-    example = torch.randn(ROWS, 6)
-    apart, joined = (per_sample(model, example, given) for given in (None, ["0", ["1", "2"]]))
-    assert joined == [apart[0], (apart[1][0] + apart[2][0], apart[1][1] + apart[2][1])]
-
-
 def test_counting_changes_nothing():
     model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Dropout(), nn.Linear(5, 3))
     state = {name: value.clone() for name, value in model.state_dict().items()}

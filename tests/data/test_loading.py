@@ -98,9 +98,3 @@ def test_the_default_is_shaped_like_a_small_mnist():
     assert data.classes == 10
     assert load("synthetic:0").train.inputs.equal(data.train.inputs)
     assert not load("synthetic:1").train.inputs.equal(data.train.inputs)
-
-
-def test_other_shapes_and_counts_are_possible():
-    data = synthetic(train=7, test=3, shape=(3, 9, 17), classes=4)
-    assert data.train.inputs.shape == (7, 3, 9, 17)
-    assert sorted(data.train.labels.tolist()) == [0, 0, 1, 1, 2, 2, 3]

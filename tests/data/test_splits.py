@@ -53,18 +53,6 @@ def test_a_split_depends_on_the_generator_and_on_nothing_else(spec):
     assert not all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
 
 
-def test_smaller_alpha_means_more_skew():
-    """The part of a user's data that is of its most frequent class, averaged over users."""
-    labels = torch.arange(6000) % 10
-    values = []
-    for alpha in (100, 1, 0.1):
-        parts = split(f"dirichlet:{alpha}", labels, 30, rng())
-        values.append(np.mean([np.bincount(labels[part]).max() / len(part) for part in parts]))
-    assert values[0] < 0.2
-    assert values[0] + 0.1 < values[1] < values[2] - 0.1
-    assert values[2] > 0.45
-
-
 def test_dirichlet_mixes_follow_the_distribution_while_classes_last():
     # Few users ask for a little of each class, so that nobody is cut short: the mean over draws of
     # sum(q^2) is (alpha + 1) / (classes alpha + 1) for a symmetric Dirichlet.

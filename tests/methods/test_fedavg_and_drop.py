@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from reference import draw_all
 from salf.common.errors import SalfError
 from salf.core.arrivals import Arrivals
 from salf.core.draws import Keyed
@@ -11,7 +10,7 @@ from salf.methods import METHODS, method
 from salf.methods.drop import Drop
 from salf.methods.fedavg import FedAvg
 from salf.worlds.base import AtDeadline
-from salf.worlds.depth import Uniform, fixed, given
+from salf.worlds.depth import fixed
 
 P = np.array([0.5, 0.25, 0.1])
 
@@ -42,15 +41,6 @@ def test_drop_averages_over_the_users_that_are_no_stragglers():
 
 def test_drop_with_nobody_finished_weighs_nobody():
     assert Drop().weights(depths(2, 4, stragglers=(0, 1)), P).tolist() == [[0, 0]] * 3
-
-
-@pytest.mark.parametrize("law", [Uniform(6, 3), given([0.4, 0.3, 0.2, 0.1], 6)])
-def test_outside_the_mixture_a_straggler_is_who_did_not_reach_depth_1(law):
-    for seed in range(20):
-        drawn = draw_all(law, np.random.default_rng(seed))
-        finished = drawn.depth == 1
-        wanted = np.tile(finished / max(1, finished.sum()), (3, 1))
-        np.testing.assert_allclose(Drop().weights(drawn, P), wanted)
 
 
 def test_the_five_methods_of_the_paper_are_found_by_name():

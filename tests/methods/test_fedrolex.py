@@ -8,7 +8,6 @@ from reference import (
     ANY_MODEL,
     Scripted,
     assert_close,
-    assert_same,
     copy_of,
     simulate,
     steps,
@@ -63,11 +62,6 @@ def test_every_round_is_heterofls_with_other_units_first(model, engine):
         renumbered(moved, t - 1)
         assert_close(copy_of(moved), after, 1e-12)
         before.load_state_dict(after)
-
-
-def test_the_first_round_is_heterofls():
-    for make in MODELS.values():
-        assert_same(run("fedrolex", make(), 1)[0], run("heterofl", make(), 1)[0])
 
 
 def test_the_windows_of_a_network_of_6_and_5_units():

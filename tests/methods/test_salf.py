@@ -7,9 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from nets import small_mlp
-from reference import ANY_MODEL, data, plan_of, rows_of, unreached
-from salf.core.aggregate import LayerwiseAggregate
+from reference import ANY_MODEL, plan_of, rows_of, unreached
 from salf.core.arrivals import Arrivals
 from salf.core.layers import Layers
 from salf.core.server import SGD, Server
@@ -93,27 +91,6 @@ def test_a_round_reports_the_reach_and_the_mean_loss_of_those_who_took_part(engi
     assert result.loss == pytest.approx((2.0**2 / 2 + 2.0**2 / 2) / 2)  # A and B; C sent nothing
 
 
-def test_the_layerwise_average_gives_the_same_numbers():
-    """[salf_update_rule] fed one update at a time, in either order, divided by 1 - p_l."""
-    for order in ("AB", "BA"):
-        model = scalar_net()
-        layers = Layers.of(model)
-        aggregate = LayerwiseAggregate(layers, dict(model.named_parameters()))
-        for user in order:
-            depth = {"A": 1, "B": 2}[user]
-            aggregate.add(
-                {
-                    f"{index}.weight": torch.tensor([[GRADIENTS[user][index]]]).double()
-                    for index in range(depth - 1, 3)
-                }
-            )
-        server = Server(dict(model.named_parameters()), lambda t: 0.1)
-        reached = aggregate.reached
-        server.apply(aggregate.total(reached, reached * (1 - np.array(P))), 1)
-        assert values(model) == pytest.approx(SALF_WEIGHTS, rel=1e-13)
-        assert aggregate.reached.tolist() == [1, 2, 2]
-
-
 def test_a_layer_that_nobody_can_reach_has_no_weight_and_no_nan():
     depths = Arrivals(np.array([3, 4]), np.array([True, True]))
     c = SALF().weights(depths, np.array([1.0, 0.5, 0.0]))
@@ -138,36 +115,17 @@ def test_lemma_2_exactly_the_expected_weight_is_1_over_U(users, layers):
     np.testing.assert_allclose(found, np.full((layers, users), 1 / users), rtol=0, atol=1e-12)
 
 
-def test_without_the_correction_the_expected_weight_is_short_by_1_minus_p():
-    p = unreached(Uniform(3, 3))
-    found = expected_weights(SALF(), 3, 3, np.zeros(3))
-    np.testing.assert_allclose(found, np.tile((1 - p)[:, None] / 3, (1, 3)), atol=1e-12)
+REACH = np.array([1, 2, 3]) / 4  # each user's chance of layers 1, 2, 3
 
 
-def test_averaging_over_all_users_shrinks_layer_l_to_its_chance_of_being_reached():
-    found = expected_weights(SALF(average="all"), 3, 3, unreached(Uniform(3, 3)))
-    wanted = np.tile(np.array([1, 2, 3])[:, None] / 4 / 3, (1, 3))
-    np.testing.assert_allclose(found, wanted, atol=1e-12)
-
-
-def test_dropping_stragglers_is_biased_towards_no_step():
-    found = expected_weights(Drop(), 3, 3, np.zeros(3))
-    np.testing.assert_allclose(found, np.full((3, 3), (1 - 0.75**3) / 3), atol=1e-12)
-
-
-def test_lemma_2_through_the_engine_over_every_depth_vector():
-    """The mean over all (L + 1)^U rounds really computed is FedAvg's step."""
-    users, layers = 2, 3
-    model = small_mlp()
-    engine = ENGINES["fused"](model, Layers.of(model))
-    rows = rows_of(*data(users, 2, (4,)), 2)
-    p = unreached(Uniform(users, layers))
-    wanted = engine.round(plan_of("fedavg", [1] * users, layers), 1, {}, rows).step.values
-    mean = {name: torch.zeros_like(value) for name, value in wanted.items()}
-    every = list(product(range(1, layers + 2), repeat=users))
-    for depths in every:
-        result = engine.round(plan_of("salf", depths, layers, p), 1, {}, rows)
-        for name, value in result.step.values.items():
-            mean[name] += value / len(every)
-    for name, value in wanted.items():
-        torch.testing.assert_close(mean[name], value, rtol=1e-11, atol=1e-13)
+@pytest.mark.parametrize(
+    ("rule", "wanted"),
+    [
+        (SALF(), (1 - (1 - REACH) ** 3) / 3),  # without the correction, short by p_l
+        (SALF(average="all"), REACH / 3),
+        (Drop(), np.full(3, (1 - 0.75**3) / 3)),
+    ],
+)
+def test_without_p_l_the_expected_weight_is_less(rule, wanted):
+    found = expected_weights(rule, 3, 3, np.zeros(3))
+    np.testing.assert_allclose(found, np.tile(wanted[:, None], 3), atol=1e-12)

@@ -302,7 +302,9 @@ class Sometimes(Hooked):
 
 
 def test_what_is_read_in_some_rounds_only_is_not_known():
-    with pytest.raises(SalfError, match=r"that read arrived\.chance in every round"):
+    with pytest.raises(
+        SalfError, match=r"arrived\.chance.*are known to methods that use them in every round"
+    ):
         kept(Sometimes())
 
 
@@ -369,9 +371,7 @@ def test_a_rule_that_cannot_be_stacked_asks_for_the_loop_engine(how):
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ("none", "Changes.gradient must return a dict with all names"),
-        ("some", "Changes.gradient must return a dict with all names"),
-        ("shape", r"Changes.gradient must return '0\.\w+' as a tensor of shape"),
+        *((how, "Changes.gradient must return a dict with a") for how in ("none", "some", "shape")),
         ("counts", r"Changes changes its own 'n'.*user_state.*after.*step\.own\['n'\]"),
     ],
 )

@@ -11,7 +11,7 @@ import salf
 from salf.common.errors import SalfError
 from salf.comparing import Sweep
 from salf.core.rows import Row
-from salf.runs.compare import Case, Clocked, Comparison, cases, seconds_to
+from salf.runs.compare import Case, Clocked, Comparison, seconds_to
 from salf.runs.config import Config
 from salf.runs.folder import RunFolder
 from salf.runs.pool import run_job
@@ -94,15 +94,15 @@ def test_the_columns_of_a_fleet_take_the_place_of_stragglers():
 
 
 def test_methods_may_bring_their_own_batches():
-    axes = {"average": ["reached"], "split": ["iid"], "stragglers": [0.9]}
-    found = cases({"method": ["fedavg", "salf", "salf+equal-time"], **axes})
+    methods = ["fedavg", "salf", "salf+equal-time"]
+    found = Sweep.of(CLOCKED, {"method": methods}).cases
     assert [(case.method, case.batches) for case in found] == [
         ("fedavg", "equal"),
         ("salf", "equal"),
         ("salf", "equal-time"),
     ]
-    both = cases({"method": ["fedavg", "salf"], "batches": ["equal", "equal-time"], **axes})
-    assert len(both) == 4
+    both = {"method": ["fedavg", "salf"], "batches": ["equal", "equal-time"]}
+    assert len(Sweep.of(CLOCKED, both).cases) == 4
 
 
 def test_progress_is_by_whichever_limit_is_nearer():

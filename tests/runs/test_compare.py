@@ -42,20 +42,18 @@ def compared(tmp_path_factory):
 
 @starts_processes
 def test_every_case_and_seed_is_in_the_results(compared):
-    _, wanted, out, _, _, _ = compared
+    _, wanted, out, seen, _, _ = compared
     with (out / "results.csv").open() as stream:
         rows = list(csv.DictReader(stream))
     assert list(rows[0])[:4] == ["method", "stragglers", "seed", "test_accuracy"]
     expected = {(c.method, str(c.stragglers), str(s), c.average) for c in wanted for s in (0, 1)}
     assert {(r["method"], r["stragglers"], r["seed"], r["average"]) for r in rows} == expected
     assert len(rows) == len(expected)
-
-
-@starts_processes
-def test_a_method_that_waits_runs_once_per_seed_for_all_ratios(compared):
-    _, _, out, _, _, _ = compared
+    # A method that waits runs once per seed for all ratios.
     fedavg = [path.name for path in (out / "runs").iterdir() if path.name.startswith("fedavg")]
     assert len(fedavg) == 2
+    # Two seeds of fedavg once, and of two methods x two ratios x two averages, 12 rounds each.
+    assert seen[-1] == (2 * (1 + 2 * 2 * 2) * 12,) * 2
 
 
 @starts_processes
@@ -68,13 +66,6 @@ def test_each_run_can_be_repeated_from_its_own_config(compared):
     )
     assert alone.config.options == {"width": 0.25}
     assert alone.summary["test_accuracy"] == result.results[case][1].summary["test_accuracy"]
-
-
-@starts_processes
-def test_progress_ends_at_all_rounds(compared):
-    _, _, _, seen, _, _ = compared
-    # two seeds of fedavg once, and of two methods x two ratios x two averages, 12 rounds each
-    assert seen[-1] == (2 * (1 + 2 * 2 * 2) * 12,) * 2
 
 
 @starts_processes

@@ -107,13 +107,6 @@ def test_what_cannot_be_compared_is_refused(points):
         salf.compare(net, points[0])
 
 
-def test_users_own_data_are_not_called_iid_in_a_comparison():
-    own = [(torch.randn(6, 4), torch.randint(0, 3, (6,))) for _ in range(3)]
-    found = salf.compare(nn.Linear(4, 3), own, own[0], methods=["salf"], seeds=1, rounds=1)
-    assert "users' own data, averaged" in str(found)
-    assert {case.split for case in found.results} == {"own"}
-
-
 @pytest.mark.parametrize("name", ["drop", "fedau", "scaffold", "salf-recall"])
 def test_a_method_by_name_and_as_an_object_are_one(points, name):
     """Some have no average to choose, and some a state."""

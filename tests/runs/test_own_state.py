@@ -102,26 +102,3 @@ def test_a_method_that_counts_in_itself_is_refused_with_the_right_way(cls):
     model = nn.Sequential(nn.Linear(4, 2))
     with pytest.raises(salf.SalfError, match=r"its own '(calls|seen)'.*server_state.*learned"):
         salf.train(model, (inputs, (inputs[:, 0] > 0).long()), method=cls(), users=3, rounds=5)
-
-
-def test_weights_that_are_not_nested_run_on_the_fused_engine():
-    @dataclass(frozen=True)
-    class First(salf.Method):
-        """Nobody counts in the last layer."""
-
-        def share(self, arrived, layers):
-            share = super().share(arrived, layers)
-            share[-1] = 0
-            return share
-
-        def divisor(self, closing):
-            return np.maximum(closing.shares, 1)
-
-    torch.manual_seed(0)
-    inputs = torch.randn(60, 4)
-    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    last = model[2].weight.detach().clone()
-    data = inputs, (inputs[:, 0] > 0).long()
-    history = salf.train(model, data, method=First(), users=3, rounds=5)
-    assert history.engine == "fused"
-    assert torch.equal(model[2].weight, last)

@@ -22,7 +22,7 @@ from salf.runs.config import Config
 from salf.runs.estimates import FleetLaw, estimate
 from salf.runs.federation import problem_of
 from salf.runs.plan import Asked, Planner
-from salf.runs.pool import run_here, run_job
+from salf.runs.pool import Job, run_all, run_job
 from salf.runs.presets import load_config
 from salf.runs.search import Candidate, Race, crossing, leaders
 from salf.worlds.fleet.availability import OnAndOff
@@ -86,7 +86,8 @@ def test_a_round_takes_no_longer_than_the_slowest_user():
 
 
 def test_what_a_round_is_spent_on():
-    slow = law(Fleet.of([3.0] * 3, latency=[0.5] * 3, counted="layers")).shares()
+    found = law(Fleet.of([3.0] * 3, latency=[0.5] * 3, counted="layers"))
+    slow = found.timing.shares(found.users)
     assert slow["links"] == pytest.approx(0.5)  # two messages of half a second, and one of work
     assert sum(slow.values()) == pytest.approx(1)
 
@@ -116,7 +117,7 @@ class MadeUp:
         self.speeds = {each: speed for each, _, speed in candidates}
 
     def race(self, target, folder):
-        return Race(self.job, lambda _, jobs: run_here(jobs), folder, target, 1.0)
+        return Race(self.job, lambda _, jobs: run_all(jobs, 0), folder, target, 1.0)
 
     def job(self, settings, folder):
         def do(progress):
@@ -127,7 +128,7 @@ class MadeUp:
                 history=SimpleNamespace(timed_curve=[*zip(times, curve, strict=True)])
             )
 
-        return SimpleNamespace(do=do, work=settings["seconds"])
+        return Job(do, settings["seconds"])
 
 
 def test_the_slower_half_gives_up_but_for_the_best_of_each_family(tmp_path):
@@ -166,7 +167,7 @@ def test_the_choice_is_as_good_as_that_of_the_whole_grid(tmp_path, target):
     found = plan_config(config, Asked(target, 2), tmp_path)
     race, seconds, seeds = found.race, found.config.seconds, (0, 1)
     race.job = lambda settings, folder: run_job(config.changed(**settings), folder)
-    race.run = lambda _, jobs: run_here(jobs)
+    race.run = lambda _, jobs: run_all(jobs, 0)
     everything = list(dict.fromkeys(each for each, _ in race.histories))
     race.advance(everything, seconds, seeds)
     best = race.ranked(everything, seconds, seeds)[0]
@@ -180,11 +181,11 @@ def test_a_plan_is_reproducible_continues_and_runs(tmp_path, monkeypatch):
     asked, done = Asked(None, 2), []
     plain = run_job
 
-    def stopped(config, folder):
+    def stopped(config, folder, **more):
         if len(done) == 9:
             raise KeyboardInterrupt
         done.append(folder)
-        return plain(config, folder)
+        return plain(config, folder, **more)
 
     with monkeypatch.context() as patched:
         patched.setattr("salf.planning.run_job", stopped)

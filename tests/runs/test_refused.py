@@ -105,9 +105,3 @@ def test_robust_auto_on_flower_is_refused_before_anything_starts():
     config = LiveConfig(method="scaffold", deadline=5.0, backend="flower")
     with pytest.raises(salf.SalfError, match="robust='none'"):
         trusting(config, Joining(), print)
-
-
-@pytest.mark.parametrize("name", ["mifa", "scaffold"])
-def test_method_objects_without_a_choice_of_average_are_compared(name):
-    found = salf.compare(linear(), POINTS, POINTS, methods=[salf.method(name)], seeds=1, **QUICK)
-    assert len(found.results) == 1

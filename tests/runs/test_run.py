@@ -233,10 +233,13 @@ def test_a_run_whose_learning_rate_ends_with_it_cannot_be_given_more_rounds(tiny
         run(config.changed(rounds=20), tmp_path / "r", resume=True)
 
 
-@pytest.mark.parametrize("error", [RuntimeError, SalfError, Killed])
 @pytest.mark.parametrize(
-    "where",
-    [(run_module, "from_config"), (Simulation, "step_until"), (Server, "apply")],
+    ("where", "error"),
+    [
+        ((run_module, "from_config"), RuntimeError),
+        ((Simulation, "step_until"), SalfError),
+        ((Server, "apply"), Killed),
+    ],
     ids=["assembly", "round 1", "step of round 1"],
 )
 def test_a_run_that_fails_in_its_first_round_leaves_the_folder_free(

@@ -46,28 +46,9 @@ def test_own_model_and_tensors_are_trained_in_place_and_give_a_history(points):
 
 
 def test_the_history_says_which_engine_ran_and_why(points):
-    class Net(nn.Module):
-        def __init__(self, mixes=False):
-            super().__init__()
-            self.net = net()
-            self.mixes = mixes
-
-        def forward(self, x):
-            return self.net(x - x.mean(0) if self.mixes else x)
-
     settings = {**SMALL, "rounds": 1}
     fused = salf.train(net(), points, **settings)
     assert (fused.engine, fused.why) == ("fused", "the model is a plain nn.Sequential")
-    grouped = salf.train(Net(), points, **settings)
-    assert (grouped.engine, grouped.why) == (
-        "grouped",
-        "Net keeps the rows of different users apart",
-    )
-    loop = salf.train(Net(mixes=True), points, **settings)
-    assert (loop.engine, loop.why) == (
-        "loop",
-        "Net mixes the rows of different users, so users are computed one at a time",
-    )
     asked = salf.train(net(), points, engine="loop", **settings)
     assert (asked.engine, asked.why) == ("loop", "requested")
 
@@ -97,12 +78,11 @@ SHARES = [list(range(start, start + 50)) for start in range(0, 300, 50)]
 
 def test_with_a_split_by_index_the_curve_is_on_the_test_data(points):
     x, y = points
-    settings = {**SMALL, "eval_every": 10}
-    history = salf.train(
-        net(), (x[:700], y[:700]), test=(x[700:], y[700:]), split=SHARES, **settings
-    )
+    data = {"data": (x[:700], y[:700]), "test": (x[700:], y[700:]), "split": SHARES}
+    history = salf.train(net(), **data, **SMALL, eval_every=10)
     assert [t for t, _ in history.curve] == [10, 20, 30, 40]
     assert history.curve[-1] == (40, history.test_accuracy)
+    assert salf.train(net(), points, split=SHARES, **SMALL).curve == []  # without test data
 
 
 def test_with_a_validation_part_the_curve_is_on_that(points):
@@ -111,12 +91,6 @@ def test_with_a_validation_part_the_curve_is_on_that(points):
     history = salf.train(net(), (x[:700], y[:700]), test=(x[700:], (y[700:] + 1) % 3), **SMALL)
     assert history.curve[-1][1] > 0.8
     assert history.test_accuracy < 0.2
-
-
-def test_a_split_by_index_without_test_data_has_no_curve(points):
-    history = salf.train(net(), points, split=SHARES, **SMALL)
-    assert history.curve == []
-    assert len(history.rows) == 40
 
 
 def test_numpy_arrays_of_double_precision_train_a_model_of_single_precision(points):
@@ -151,15 +125,6 @@ def test_labels_that_do_not_fit_the_loss_are_one_sentence(points, outputs, label
         salf.train(nn.Sequential(nn.Linear(8, outputs)), (x, labels(y)), **loss, **SMALL)
 
 
-def test_a_model_that_returns_several_outputs_in_training_only_is_one_sentence(points):
-    class Auxiliary(nn.Linear):
-        def forward(self, x):
-            return (super().forward(x), x) if self.training else super().forward(x)
-
-    with pytest.raises(salf.SalfError, match="must return one tensor"):
-        salf.train(Auxiliary(8, 3), points, **SMALL)
-
-
 def test_on_round_can_stop_a_run_and_what_there_is_is_kept(points):
     x, y = points
 
@@ -167,17 +132,10 @@ def test_on_round_can_stop_a_run_and_what_there_is_is_kept(points):
         if row.accuracy is not None and row.accuracy > 0.8:
             raise salf.StopTraining
 
-    settings = {**SMALL, "eval_every": 1}
-    whole = salf.train(net(), (x[:700], y[:700]), test=(x[700:], y[700:]), **settings)
-    cut = salf.train(
-        net(),
-        (x[:700], y[:700]),
-        test=(x[700:], y[700:]),
-        on_round=stop_when_good_enough,
-        **settings,
-    )
-    assert cut.stopped
-    assert not whole.stopped
+    data = {"data": (x[:700], y[:700]), "test": (x[700:], y[700:]), "eval_every": 1, **SMALL}
+    whole = salf.train(net(), **data)
+    cut = salf.train(net(), on_round=stop_when_good_enough, **data)
+    assert (cut.stopped, whole.stopped) == (True, False)
     assert 1 <= len(cut.rows) < 40
     assert cut.curve == whole.curve[: len(cut.rows)]
     assert cut.curve[-1][1] > 0.8
@@ -185,8 +143,6 @@ def test_on_round_can_stop_a_run_and_what_there_is_is_kept(points):
 
 
 def test_a_model_that_does_not_fit_is_one_sentence(points):
-    with pytest.raises(salf.SalfError, match="does not fit a batch of shape 8x8"):
-        salf.train(nn.Sequential(nn.Linear(9, 3)), points, **SMALL)
     with pytest.raises(salf.SalfError, match="the data have 3 classes"):
         salf.train(nn.Sequential(nn.Linear(8, 2)), points, **SMALL)
 
@@ -201,17 +157,14 @@ def test_forgotten_labels_are_one_sentence(points):
 
 
 def test_training_and_validation_data_are_disjoint_and_complete():
-    training = from_config(Config(data="synthetic", users=6, rounds=1, batch_size=4))
+    training = from_config(Config(data="synthetic", users=10, rounds=1, batch_size=10))
     problem = training.simulation.problem
     assert len(problem.validation) == 1000
     assert len(problem.users.samples) == 5000
     rows = torch.cat([problem.users.samples.inputs, problem.validation.inputs])
     assert len({row.numpy().tobytes() for row in rows}) == 6000
-
-
-def test_evaluation_keeps_to_a_part_of_the_work_by_default():
-    training = from_config(Config(data="synthetic", users=10, rounds=1, batch_size=10))
-    assert training.evaluation.every == 10  # 1,000 held-out rows, 100 trained rows a round
+    # Evaluation is a third of the work at most: 1,000 held-out rows, 100 trained rows a round.
+    assert training.evaluation.every == 10
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 from salf.common.errors import SalfError
 from salf.core.arrivals import Arrivals
 from salf.core.draws import Keyed
-from salf.worlds.base import AtDeadline, Finishing, Late, Recorded, World, parse
-from salf.worlds.depth import Mixture, fixed
+from salf.worlds.base import AtDeadline, Finishing, Late, Recorded, World
+from salf.worlds.depth import fixed
 
 
 @dataclass(frozen=True)
@@ -108,11 +108,3 @@ def test_a_record_is_replayed_round_by_round_also_for_methods_that_wait():
     assert record.unreached(2, np.arange(3), record.start()).tolist() == [0.5, 0.0]
     with pytest.raises(SalfError, match="does not say how late"):
         record.late(2)
-
-
-def test_a_name_of_depth_makes_the_law_s_world():
-    world = parse("mixture", users=10, layers=3, ratio=0.5)
-    assert isinstance(world, AtDeadline)
-    ours, _ = world.arrivals(1, Keyed(4, 1), np.arange(10), world.start())
-    theirs = Mixture(10, 3, 0.5).draw(Keyed(4, 1), np.arange(10))
-    np.testing.assert_array_equal(ours.depth, theirs.depth)

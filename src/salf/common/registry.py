@@ -43,11 +43,11 @@ def find(kind: str, name: str, known: Mapping[str, Any], group: str) -> Any:
                 f"cannot load the {kind} {name!r} from {brought[name].value}: {in_one_line(error)}."
             ) from error
     if is_path(name):
-        return import_path(kind, name)
+        return _imported(kind, name)
     raise unknown(kind, name, [*known, *brought, PATH])
 
 
-def import_path(kind: str, path: str) -> Any:
+def _imported(kind: str, path: str) -> Any:
     """Import `package.module:Name`; like `python -m`, from the current folder too."""
     module_name, _, attribute = path.partition(":")
     if os.getcwd() not in sys.path:
@@ -55,19 +55,16 @@ def import_path(kind: str, path: str) -> Any:
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # whatever somebody else's module raises
-        missing = isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(
-            f"{error.name}."
-        )
-        where = " in the current folder or on the Python path" if missing else ""
-        reason = f"{in_one_line(error)}{where}"
+        reason = in_one_line(error)
+        missing = isinstance(error, ModuleNotFoundError) and error.name
+        if missing and f"{module_name}.".startswith(f"{missing}."):
+            reason += " in the current folder or on the Python path"
         raise SalfError(f"cannot import the {kind} {path!r}: {reason}.") from None
-    found: Any = module
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            own = [n for n, v in vars(module).items() if _is_own(v, module_name)]
-            raise unknown(f"{kind} of {module_name}", attribute, own)
-        found = getattr(found, part)
-    return found
+    try:
+        return operator.attrgetter(attribute)(module)
+    except AttributeError:
+        own = [n for n, v in vars(module).items() if _is_own(v, module_name)]
+        raise unknown(f"{kind} of {module_name}", attribute, own) from None
 
 
 def call(kind: str, path: str, factory: Callable[..., Any], offered: Mapping[str, Any]) -> Any:

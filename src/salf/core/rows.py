@@ -4,7 +4,7 @@ import csv
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,8 +100,6 @@ def to_table(row: Row) -> dict[str, Any]:
 
 def from_table(table: Mapping[str, Any]) -> Row:
     """Invert `to_table`."""
-    if unknown := table.keys() - {each.name for each in fields(Row)}:
-        raise ValueError(f"it has the unknown entry {sorted(unknown)[0]!r}")
     values = _with_tuples(table)
     for measured, names in ((values, ["train_loss"]), (values["metrics"], list(table["metrics"]))):
         measured |= {name: float("nan") for name in names if measured[name] is None}

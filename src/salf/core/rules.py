@@ -65,17 +65,13 @@ class LocalRule(ABC):
 
 def checked(rule: LocalRule, gradients: Tensors, changed: Tensors) -> Tensors:
     """What a rule returned, or an error that says what is wrong with it."""
-    if not isinstance(changed, Mapping) or changed.keys() != gradients.keys():
+    wanted = {name: gradient.shape for name, gradient in gradients.items()}
+    given = changed.items() if isinstance(changed, Mapping) else ()
+    if {name: getattr(value, "shape", None) for name, value in given} != wanted:
         raise SalfError(
-            f"{type(rule).__name__}.gradient must return a dict with all names in `gradients`, "
-            "and no others."
+            f"{type(rule).__name__}.gradient must return a dict with a tensor for every name in "
+            "`gradients`, of the same shape, and no others."
         )
-    for name, gradient in gradients.items():
-        if (shape := getattr(changed[name], "shape", None)) != gradient.shape:
-            raise SalfError(
-                f"{type(rule).__name__}.gradient must return {name!r} as a tensor of shape "
-                f"{tuple(gradient.shape)}, not {shape if shape is None else tuple(shape)}."
-            )
     return changed
 
 

@@ -42,10 +42,10 @@ SCHEDULES = "RATE, theorem:RHO_C,RHO_S, cosine:RATE or step:RATE,EVERY,FACTOR"
 
 def schedule(spec: str | float, rounds: int) -> Schedule:
     """Read a learning rate: a number, or a schedule over the rounds by name (`SCHEDULES`)."""
-    kind, _, rest = str(spec).partition(":")
+    kind, _, values = str(spec).rpartition(":")
     unreadable = SalfError(f"cannot read the learning rate {spec!r}: write {SCHEDULES}.")
     try:
-        numbers = [float(number) for number in (rest or kind).split(",")]
+        numbers = [float(number) for number in values.split(",")]
     except ValueError:
         raise unreadable from None
     for number in numbers:
@@ -53,7 +53,7 @@ def schedule(spec: str | float, rounds: int) -> Schedule:
             raise SalfError(
                 f"all numbers of a learning rate must be positive and below 1e30, not {number}."
             )
-    match kind if rest else "", numbers:
+    match kind, numbers:
         case "", [rate]:
             return lambda t: rate
         case "theorem", [rho_c, rho_s]:

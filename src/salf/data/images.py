@@ -12,7 +12,7 @@ from salf.data.samples import DataSet, Samples, pixels
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm"}
 HOLD_OUT = 6  # every sixth image is for testing where no test folder exists: MNIST's ratio
 
-Labelled = list[tuple[Path, int]]
+Labelled = list[tuple[Path, int, int]]  # a file, its class, and its place in it from 1
 
 
 def load_folder(root: Path) -> DataSet:
@@ -22,23 +22,24 @@ def load_folder(root: Path) -> DataSet:
     image of each class, in the order of names, is kept for testing. Images that are all grey stay
     at one channel; otherwise all become RGB.
     """
-    halves = [root / name for name in ("train", "test", "val") if (root / name).is_dir()]
-    apart = len(halves) > 1 and halves[0].name == "train"
-    classes = _classes(halves[0] if apart else root)
-    if apart:
-        if extra := set(_classes(halves[1])) - set(classes):
-            raise SalfError(f"{halves[1]} has classes that {halves[0]} lacks: {sorted(extra)}.")
-        train, test = ([x for c in _files(half, classes) for x in c] for half in halves[:2])
+    held = next((root / name for name in ("test", "val") if (root / name).is_dir()), None)
+    if held is not None and (root / "train").is_dir():
+        classes = _classes(root / "train")
+        if extra := set(_classes(held)) - set(classes):
+            raise SalfError(f"{held} has classes that {root / 'train'} lacks: {sorted(extra)}.")
+        train, test = _files(root / "train", classes), _files(held, classes)
     else:
-        files = [(k, each) for c in _files(root, classes) for k, each in enumerate(c, 1)]
-        train, test = ([x for k, x in files if (k % HOLD_OUT == 0) == held] for held in (0, 1))
+        classes = _classes(root)
+        files = _files(root, classes)
+        train = [each for each in files if each[2] % HOLD_OUT]
+        test = [each for each in files if not each[2] % HOLD_OUT]
     if not train or not test:
         raise SalfError(
             f"{root} has {len(train)} training and {len(test)} test images; both need at least "
             f"one (without a test folder, every {HOLD_OUT}th image of a class is used for testing)."
         )
-    inputs = torch.from_numpy(_pixels([path for path, _ in train + test]))
-    labels, cut = torch.tensor([label for _, label in train + test]), len(train)
+    inputs = torch.from_numpy(_pixels([path for path, *_ in train + test]))
+    labels, cut = torch.tensor([label for _, label, _ in train + test]), len(train)
     trained, tested = Samples(inputs[:cut], labels[:cut]), Samples(inputs[cut:], labels[cut:])
     source = f"images in {root}, classes {', '.join(classes)}"
     return DataSet(f"folder:{root}", trained, tested, len(classes), source)
@@ -55,14 +56,14 @@ def _classes(folder: Path) -> list[str]:
     return names
 
 
-def _files(folder: Path, classes: list[str]) -> list[Labelled]:
+def _files(folder: Path, classes: list[str]) -> Labelled:
     """The images of every class; one may be missing from the test images."""
-    found: list[Labelled] = []
-    for label, name in enumerate(classes):
-        paths = sorted((folder / name).iterdir()) if (folder / name).is_dir() else []
-        found.append([(path, label) for path in paths if path.suffix.lower() in SUFFIXES])
-        if not found[-1] and (folder / name).is_dir():
-            raise SalfError(f"the class folder {folder / name} contains no images.")
+    found: Labelled = []
+    for label, own in enumerate(folder / name for name in classes):
+        paths = [path for path in own.glob("*") if path.suffix.lower() in SUFFIXES]
+        if own.is_dir() and not paths:
+            raise SalfError(f"the class folder {own} contains no images.")
+        found += [(path, label, place) for place, path in enumerate(sorted(paths), 1)]
     return found
 
 

@@ -1,10 +1,12 @@
 """From the name of a data set, as people write it, to the data set."""
 
 import logging
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import platformdirs
 import torch
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
@@ -14,7 +16,6 @@ from salf.common import Report, registry
 from salf.common.errors import SalfError, unknown
 from salf.data.digits import NAME as DIGITS
 from salf.data.digits import load_digits
-from salf.data.files import cache_folder
 from salf.data.idx import load_idx
 from salf.data.images import load_folder
 from salf.data.named import CLASSES, RECIPES, load_named
@@ -52,6 +53,13 @@ def load(
     return _own(spec)
 
 
+def cache_folder() -> Path:
+    """Where data sets are kept: $SALF_CACHE, else $XDG_CACHE_HOME/salf, else the system's place."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    usual = Path(base) / "salf" if base else platformdirs.user_cache_path("salf", appauthor=False)
+    return Path(os.environ.get("SALF_CACHE") or usual).expanduser()
+
+
 def example(spec: str, rows: int) -> tuple[Tensor, int]:
     """A batch of the shape of a data set's inputs, and the number of classes.
 
@@ -85,60 +93,44 @@ def _own(spec: str) -> DataSet:
 
 # ---- made from a seed: for tests, demos, and machines without any data ------------------------
 
+SIDE = 28  # pixels
 CELL = 4  # pixels between the points of the coarse grid that prototypes are smoothed from
 SHIFT = 3  # an image shows its prototype moved by up to this many pixels each way
 NOISE = 1.4  # in units of the prototypes' own spread
 
-Images = NDArray[np.float32]
 
-
-def synthetic(
-    seed: int = 0,
-    train: int = 6000,
-    test: int = 1000,
-    shape: tuple[int, int, int] = (1, 28, 28),
-    classes: int = 10,
-) -> DataSet:
+def synthetic(seed: int = 0, train: int = 6000, test: int = 1000) -> DataSet:
     """Draw smooth class prototypes, then images of them: shifted, scaled and noisy, as uint8.
 
     Hard enough that a small network needs some hundred steps, easy enough that it gets there.
     """
     rng = np.random.default_rng(seed)
-    prototypes = _prototypes(rng, classes, shape)
-    return DataSet(
-        f"synthetic:{seed}",
-        train=_draw(rng, prototypes, train),
-        test=_draw(rng, prototypes, test),
-        classes=classes,
-        source=f"made from seed {seed}",
-    )
+    windows = sliding_window_view(_prototypes(rng), (SIDE, SIDE), axis=(1, 2))
+    drawn, held = (_draw(rng, windows, count) for count in (train, test))
+    return DataSet(f"synthetic:{seed}", drawn, held, CLASSES, f"made from seed {seed}")
 
 
-def _prototypes(rng: np.random.Generator, classes: int, shape: tuple[int, int, int]) -> Images:
+def _prototypes(rng: np.random.Generator) -> NDArray[np.float32]:
     """Smooth random images, with a margin of SHIFT on every side to move them in."""
-    channels, *sides = shape
-    sides = [side + 2 * SHIFT for side in sides]
-    grid = [side // CELL + 2 for side in sides]
-    image = rng.standard_normal((classes, channels, *grid), dtype=np.float32)
+    side = SIDE + 2 * SHIFT
+    grid = side // CELL + 2
+    image = rng.standard_normal((CLASSES, grid, grid), dtype=np.float32)
     # Linear interpolation along one axis after the other. No matrix product: its last bits depend
     # on the machine, and the same seed must give the same bytes everywhere.
-    for axis, side in zip((2, 3), sides, strict=True):
-        at = np.arange(side, dtype=np.float32) / CELL
-        low = at.astype(np.int64)
-        part = (at - low).astype(np.float32).reshape((-1, 1) if axis == 2 else (1, -1))
-        image = image.take(low, axis) * (1 - part) + image.take(low + 1, axis) * part
+    at = np.arange(side, dtype=np.float32) / CELL
+    low = at.astype(np.int64)
+    part = (at - low).astype(np.float32)
+    for axis, share in ((1, part[:, None]), (2, part)):
+        image = image.take(low, axis) * (1 - share) + image.take(low + 1, axis) * share
     return image
 
 
-def _draw(rng: np.random.Generator, prototypes: Images, count: int) -> Samples:
-    classes, channels, *sides = prototypes.shape
-    height, width = (side - 2 * SHIFT for side in sides)
+def _draw(rng: np.random.Generator, windows: NDArray[np.float32], count: int) -> Samples:
     # As many of each class as of any other, give or take one.
-    labels = rng.permutation(np.arange(count) % classes)
+    labels = rng.permutation(np.arange(count) % CLASSES)
     down, right = rng.integers(0, 2 * SHIFT + 1, size=(2, count))
-    windows = sliding_window_view(prototypes, (height, width), axis=(2, 3))
-    image = windows[labels, :, down, right]
-    image = image * rng.uniform(0.5, 1.5, (count, 1, 1, 1)).astype(np.float32)
-    image += NOISE * rng.standard_normal((count, channels, height, width), dtype=np.float32)
+    image = windows[labels, down, right]
+    image = image * rng.uniform(0.5, 1.5, (count, 1, 1)).astype(np.float32)
+    image += NOISE * rng.standard_normal((count, SIDE, SIDE), dtype=np.float32)
     pixels = np.clip(128 + 40 * image, 0, 255).astype(np.uint8)
-    return Samples(torch.from_numpy(pixels), torch.from_numpy(labels))
+    return Samples(torch.from_numpy(pixels).unsqueeze(1), torch.from_numpy(labels))

@@ -67,11 +67,11 @@ class Samples:
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Samples":
         """The samples on `device`, with floating-point tensors converted to `dtype`."""
-        inputs, labels = (
-            each.to(device, dtype if each.is_floating_point() else None)
-            for each in (self.inputs, self.labels)
-        )
-        return replace(self, inputs=inputs, labels=labels)
+
+        def moved(each: Tensor) -> Tensor:
+            return each.to(device, dtype if each.is_floating_point() else None)
+
+        return replace(self, inputs=moved(self.inputs), labels=moved(self.labels))
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,10 +152,8 @@ def items_of(whose: str, data: Any, places: Sequence[int]) -> Samples:
     """The samples at these places of a data set whose items are pairs or dictionaries."""
     if not len(places):
         return Samples(torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64))
-    if hasattr(data, "__getitems__"):  # several at once, which is faster
-        items = data.__getitems__(list(places))
-    else:
-        items = [data[place] for place in places]
+    several = getattr(data, "__getitems__", None)  # which is faster
+    items = several(list(places)) if several else [data[place] for place in places]
     inputs, labels = zip(*(_input_and_label(whose, item) for item in items), strict=True)
     return samples_of(whose, (_batch(inputs), _batch(labels)))
 

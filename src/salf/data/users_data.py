@@ -90,9 +90,10 @@ class UsersData(ABC):
     def to(self, device: torch.device, dtype: torch.dtype | None) -> "UsersData":
         """The data on `device`, with floating-point tensors converted to `dtype`."""
 
-    @abstractmethod
     def own(self, user: int) -> Samples:
         """All samples of one user."""
+        alone = np.array([user])
+        return Samples(*self.rows(alone, np.arange(self.sizes(alone)[0])[None]))
 
 
 class Partitioned(UsersData):
@@ -162,21 +163,17 @@ class OwnData(UsersData):
         return np.array([len(self._of(user)) for user in users.tolist()], np.int64)
 
     def rows(self, users: Index, places: Index) -> tuple[Tensor, Tensor]:
-        of_users = [self._at(*each) for each in zip(users.tolist(), places, strict=True)]
-        inputs, labels = (cat(each) for each in zip(*of_users, strict=True))
+        drawn = []
+        for user, at in zip(users.tolist(), places, strict=True):
+            if isinstance(data := self._of(user), Samples):
+                drawn.append(data.rows(torch.from_numpy(at).to(self._to[0])))
+            else:
+                drawn.append(items_of(f"user {user}'s", data, at.tolist()).to(*self._to).rows())
+        inputs, labels = (cat(each) for each in zip(*drawn, strict=True))
         return inputs, labels
 
     def to(self, device: torch.device, dtype: torch.dtype | None) -> "OwnData":
         return OwnData(self._make, self._users, device, dtype)
-
-    def own(self, user: int) -> Samples:
-        return Samples(*self._at(user, np.arange(len(self._of(user)))))
-
-    def _at(self, user: int, places: Index) -> tuple[Tensor, Tensor]:
-        data = self._of(user)
-        if isinstance(data, Samples):
-            return data.rows(torch.from_numpy(places).to(self._to[0]))
-        return items_of(f"user {user}'s", data, places.tolist()).to(*self._to).rows()
 
     def _of(self, user: int) -> Any:
         """A user's samples, or its data set, whose samples are made when they are drawn."""

@@ -19,8 +19,9 @@ from salf.data.sampling import Batches
 from salf.live.users import user_name
 from salf.runs.federation import Given, from_config
 from salf.runs.folder import CONFIG, MODEL, ROUNDS
+from salf.runs.live_config import LiveConfig
 from salf.runs.presets import load_config
-from salf.runs.training import History, OnRound, run_rounds
+from salf.runs.training import History, OnRound
 from salf.worlds.base import Recorded
 
 
@@ -45,7 +46,9 @@ def replay(folder: Path | str, on_round: OnRound | None = None) -> Replay:
     """Replay the recorded rounds of the live run in this folder in the simulator."""
     folder = Path(folder)
     rows = recorded(folder)
-    config = load_config(str(folder / CONFIG)).simulated()
+    live = load_config(str(folder / CONFIG))
+    assert isinstance(live, LiveConfig)
+    config = live.simulated()
     numbers = {user_name(number): number - 1 for number in range(1, config.users + 1)}
     training = from_config(config, Given(world=_world(rows, numbers)))
     simulation = training.simulation
@@ -68,7 +71,7 @@ def replay(folder: Path | str, on_round: OnRound | None = None) -> Replay:
             on_round(row, model)
 
     prepare(rows[0])
-    history = run_rounds(training, len(rows), on_round=after)
+    history = training.run(len(rows), on_round=after)
     return Replay(history, _distance(simulation.model, folder / MODEL))
 
 

@@ -184,7 +184,7 @@ class LiveServer:
         if self._round is not None:
             raise SalfError(f"round {self.t + 1} is already open.")
         self.names |= dict.fromkeys(users)
-        aggregate = self.pipeline.open(self.t + 1, len(self.names))
+        aggregate = self.pipeline.open(self.t + 1, len(self.names), {})
         self._round = OpenRound(users, aggregate, len(self.layers), self.local_steps, deadline)
         return self.t + 1
 
@@ -304,7 +304,8 @@ class LiveServer:
         if good:  # else all failed, or nobody was asked: time was enough
             # Who reached a layer, not whom the method counted: p_l is about the former.
             self.reach.learn({user: round.of(user).first for user in good}, round.deadline)
-        self.pipeline.close(t, good, self.method.counts(round.arrived(good), len(self.layers)))
+        part = self.method.gradients(round.arrived(good), len(self.layers)) > 0
+        self.pipeline.close(t, dict.fromkeys(good, 1.0), part)
         self.t, self._round = t, None
         return round.row(t, len(self.layers), unreached, self.local_steps)
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from salf.common.errors import SalfError, in_one_line, unknown
 from salf.common.registry import converted, within
-from salf.core.arrivals import Arrivals, Bools, Closing, Floats, Ints
+from salf.core.arrivals import Arrivals, Closing, Floats, Ints
 from salf.core.rules import Done, LocalRule, State, Tensors
 from salf.core.server import SGD, Optimiser
 from salf.methods.asks import Asks, asks_of
@@ -139,19 +139,18 @@ class Method:
         """
         return closing.weight
 
-    def counts(self, arrived: Arrivals, layers: int) -> Bools:
-        """Who takes part in which layer, [L, users]: by default who reached it."""
-        return self.gradients(arrived, layers) > 0
-
     def share(self, arrived: Arrivals, layers: int) -> Floats:
         """The share of every user in every layer, [L, users]; 1 in the layers it takes part in.
 
         A share must depend only on its own user's entry, because live users arrive one at a time.
         """
-        return self.counts(arrived, layers).astype(np.float64)
+        return (self.gradients(arrived, layers) > 0).astype(np.float64)
 
     def gradients(self, arrived: Arrivals, layers: int) -> Ints:
-        """How many local steps' gradients of every layer count, for every user: [L, users]."""
+        """How many local steps' gradients of every layer count, for every user: [L, users].
+
+        A user takes part in a layer of which some do.
+        """
         return arrived.gradients(layers)
 
     def local_rule(self, steps: int) -> LocalRule | None:
@@ -218,7 +217,7 @@ class Method:
     def takes_whole_steps(self, layers: int) -> bool:
         """Whether layers of a further step that was stopped do not count."""
         stopped = Arrivals(np.array([2]), steps=np.array([2]), planned=np.array([2]))
-        return layers > 1 and int(self.gradients(stopped, layers).max()) < 2
+        return layers > 1 and int(self.gradients(stopped, layers).max()) == 1
 
     def weights(self, arrived: Arrivals, unreached: Floats) -> Floats:
         """c[l, u] of a step whose arrivals and p_l are known."""
@@ -275,7 +274,7 @@ class Method:
     def checked_share(self, arrived: Arrivals, layers: int) -> Floats:
         """`share`, or an error that says what is wrong with it."""
         share = np.asarray(self.share(arrived, layers), np.float64)
-        if not self.defines("share", "counts"):
+        if not self.defines("share", "gradients"):
             return share
         self._check("share", share, (layers, arrived.users), share >= 0)
         if share[~arrived.reach(layers)].any():
@@ -306,14 +305,12 @@ class Method:
         return divisor
 
     def _check(self, what: str, values: Floats, shape: tuple[int, ...], right: np.ndarray) -> None:
+        must = f"{type(self).__name__}.{what} must return"
         if values.shape != shape:
-            raise SalfError(
-                f"{type(self).__name__}.{what} must return an array of shape {shape}, "
-                f"not {values.shape}."
-            )
+            raise SalfError(f"{must} an array of shape {shape}, not {values.shape}.")
         if not (right & np.isfinite(values)).all():
             allowed = "finite and at least 0" if what == "share" else "finite and positive"
-            raise SalfError(f"{type(self).__name__}.{what} must return {allowed} numbers.")
+            raise SalfError(f"{must} {allowed} numbers.")
 
 
 @dataclass(frozen=True)
@@ -327,7 +324,7 @@ class Averaging(Method):
 
     def divisor(self, closing: Closing) -> Floats:
         """The sum of the shares, or the number of users asked."""
-        return closing.over(self.average)
+        return closing.asked if self.average == "all" else closing.weight
 
 
 def state_of(method: Method, hook: str, state: Any) -> "dict[str, Tensor]":

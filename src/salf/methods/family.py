@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from salf.core.arrivals import Arrivals, Bools, Floats, Ints
+from salf.core.arrivals import Arrivals, Floats, Ints
 from salf.methods.base import Method, Recalled, limited
 from salf.worlds.base import World
 
@@ -18,18 +18,16 @@ class PerLayerOrWhole(Method):
 
     whole: bool = False
 
-    def counts(self, arrived: Arrivals, layers: int) -> Bools:
-        """Who reached the layer, or who finished."""
-        if self.whole:
-            return np.tile(arrived.finished, (layers, 1))
-        return arrived.reach(layers)
+    def gradients(self, arrived: Arrivals, layers: int) -> Ints:
+        """Gradients of all who reached the layer, or only of those who finished."""
+        every = arrived.gradients(layers)
+        return np.where(arrived.finished, every, 0) if self.whole else every
 
     def inverse(self, arrived: Arrivals, layers: int, floor: float) -> Floats:
         """1/max(pi, floor) for those who take part, pi being P(user u takes part in layer l)."""
-        chance = arrived.chance
-        if self.whole:  # a user that reached layer 1 has finished
-            chance = np.tile(chance[0], (layers, 1))
-        return self.counts(arrived, layers) / np.maximum(chance, floor)
+        # A user that reached layer 1 has finished.
+        chance = arrived.chance[:1] if self.whole else arrived.chance
+        return (self.gradients(arrived, layers) > 0) / np.maximum(chance, floor)
 
 
 @dataclass(frozen=True)

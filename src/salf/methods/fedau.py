@@ -19,7 +19,7 @@ class FedAU(PerLayerOrWhole):
 
     def share(self, arrived: Arrivals, layers: int) -> Floats:
         """The mean interval so far."""
-        return self.counts(arrived, layers) * arrived.interval(self.cutoff)
+        return (self.gradients(arrived, layers) > 0) * arrived.interval(self.cutoff)
 
     def divisor(self, closing: Closing) -> Floats:
         """The number of users asked."""

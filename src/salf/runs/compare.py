@@ -1,13 +1,12 @@
 """Many runs side by side: every combination of what is compared, what came out, and when."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from itertools import product
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from salf.common.errors import unknown
+from salf.common.errors import SalfError, unknown
 from salf.common.files import folder_name
-from salf.methods import Method, asks, find
+from salf.methods import Method, asks, find, method
 from salf.runs.config import Config
 from salf.runs.run import Result
 from salf.runs.settings import key
@@ -30,22 +29,19 @@ class Case:
     @property
     def average_used(self) -> str:
         """The average of its runs: "reached" where the method leaves no choice."""
-        return self.average if self.averages and not asks(self.method).waits else "reached"
+        choice = "average" in _fields(self.method) and not asks(self.method).waits
+        return self.average if choice else "reached"
 
-    @property
-    def averages(self) -> bool:
-        """Whether its method has a choice of averages."""
-        return any(option.name == "average" for option in fields(find(self.method)))
+    def made(self, given: str | Method, options: Mapping[str, Any]) -> Method:
+        """Its method, given by name with options or as an object."""
+        if isinstance(given, str):
+            return method(given.partition("+")[0], average=self.average_used, **options)
+        averaged = {"average": self.average_used} if "average" in _fields(self.method) else {}
+        return replace(given, **averaged)
 
-    def settings(self, seed: int, method: Method, fleet: bool) -> dict[str, Any]:
-        """The settings of its run with a seed, with this method object."""
-        found = {
-            **dict(self.more),
-            "average": self.average_used,
-            "split": self.split,
-            "batches": self.batches,
-            "seed": seed,
-        }
+    def settings(self, method: Method, fleet: bool) -> dict[str, Any]:
+        """The settings of its runs with this method."""
+        found = {**dict(self.more), "average": self.average_used, "batches": self.batches}
         if not fleet:  # whose devices say who is slow
             # A method that waits for everybody gives one result whatever the ratio is.
             found["stragglers"] = 0.0 if method.asks.waits else self.stragglers
@@ -156,17 +152,13 @@ class Comparison:
                 **dict(case.more),
                 **self._condition(case),
                 **{key: result.summary[key] for key in ("seed", "test_accuracy", "best_accuracy")},
-                **{
-                    f"test_{name}": value
-                    for name, value in result.history.test.items()
-                    if name != "accuracy"
-                },
-                **clocked,
+                **{f"test_{n}": v for n, v in result.history.test.items() if n != "accuracy"},
+                **(clocked.record() if self.base.fleet else {}),
                 "split": case.split,
                 "average": case.average,
             }
             for case, results in self.results.items()
-            for result, clocked in zip(results, self._clocked_records(case), strict=True)
+            for result, clocked in zip(results, self.clocked(case), strict=True)
         ]
 
     def _condition(self, case: Case) -> dict[str, Any]:
@@ -176,47 +168,25 @@ class Comparison:
         deadline = None if asks(case.method).waits else here["deadline"]
         return {"batches": case.batches, "fleet": here["fleet"], "deadline": deadline}
 
-    def _clocked_records(self, case: Case) -> list[dict[str, float | None]]:
-        clocked = self.clocked(case) if self.base.fleet else []
-        return [each.record() for each in clocked] or [{} for _ in self.results[case]]
+
+def check_target(target: float | None) -> None:
+    """Refuse a target that is no accuracy."""
+    if target is not None and not 0 < target <= 1:
+        raise SalfError(f"the target is an accuracy above 0 and at most 1, not {target}.")
 
 
-def cases(axes: Mapping[str, Sequence[Any]], devices: bool = False) -> list[Case]:
-    """All combinations of the values of these settings, in the order people read them.
-
-    `method`, `average`, `split` and `stragglers` must be among them. A method may bring its own way
-    to size batches, as in `salf+equal-time`. `devices` says whether there are any to size batches
-    for.
-    """
-    own = ("split", "average", "method", "batches", "stragglers")
-    batches = axes.get("batches", ("auto",))
-    sized = [pair for name in axes["method"] for pair in variants(name, batches, devices)]
-    more = [[(name, value) for value in axes[name]] for name in axes if name not in own]
-    found = product(axes["split"], axes["average"], sized, product(*more), axes["stragglers"])
-    return list(dict.fromkeys(Case(m, a, s, r, b, others) for s, a, (m, b), others, r in found))
-
-
-def variants(method: str, batches: Sequence[str], devices: bool = False) -> list[tuple[str, str]]:
-    """(method, batches) of a method as it is written, with batches of its own or with these."""
-    name, plus, own = method.partition("+")
-    auto = "equal-time" if devices and asks(name).stands_in else "equal"
-    chosen = [auto if each == "auto" else each for each in ([own] if plus else batches)]
-    return [(name, each) for each in dict.fromkeys(chosen)]
-
-
-def check_options(options: Mapping[str, Any], wanted: Sequence[Case]) -> None:
+def check_options(options: Iterable[str], wanted: Iterable[Case]) -> None:
     """Refuse an option that none of the methods has."""
-    known = {name for case in wanted for name in _own_options(case.method)}
+    known = {name for case in wanted for name in options_of(case.method)}
     for name in options:
         if key(name) not in known:
             raise unknown("option of these methods", name, known)
 
 
-def own_options(options: Mapping[str, Any], method: str) -> dict[str, Any]:
+def options_of(method: str) -> set[str]:
     """The options that a method has."""
-    own = _own_options(method)
-    return {name: value for name, value in options.items() if key(name) in own}
+    return {key(name) for name in _fields(method)} - {"average"}
 
 
-def _own_options(name: str) -> set[str]:
-    return {key(option.name) for option in fields(find(name))} - {"average"}
+def _fields(method: str) -> list[str]:
+    return [each.name for each in fields(find(method))]

@@ -1,13 +1,16 @@
 """The settings of a simulated run: those of any run, and the world that is made up for it."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from salf.common.errors import SalfError
 from salf.runs.settings import Settings, Unset, setting
 from salf.worlds import base as worlds
-from salf.worlds.fleet import availability, deadlines
+from salf.worlds.fleet import availability
 from salf.worlds.fleet import named as fleets
+
+if TYPE_CHECKING:
+    from salf.stages.attacks import Attackers
 
 CURVE = 60  # points of a curve over the simulated time, unless a run says otherwise
 
@@ -86,31 +89,9 @@ class Config(Settings):
             raise SalfError(f"rounds must be at least {least}, not {self.rounds}.")
         if self.cohort == "all" and self.cohort_by != "uniform":
             raise SalfError("cohort_by needs a cohort, such as cohort=100.")
-        self._check_clock()
-        worlds.check(self.depth)
-        if not self.attack and type(self.attackers) is not Unset:
-            raise SalfError("attackers needs an attack, such as attack='flip'.")
-        if self.attack:
-            from salf.stages.attacks import Attack, Attackers
-
-            if (attack := Attack.parse(self.attack)) is not None:
-                Attackers(attack, self.users, self.attackers)
-        if self.engine != "auto":
-            from salf import engines
-
-            engines.find(self.engine)
-
-    def _check_clock(self) -> None:
-        """Settings that need a clock."""
-        if self.fleet:
-            fleets.check(self.fleet)
-            if not self.availability.endswith(".csv"):
-                availability.parse(self.availability)
-            if self.deadline is not None:
-                deadlines.parse(self.deadline)
         if self.eval_every and self.eval_seconds:
             raise SalfError("eval_every and eval_seconds cannot be combined: give one of them.")
-        given = {
+        clocked = {
             "seconds": self.seconds,
             "eval_seconds": self.eval_seconds,
             "pair": self.pair,
@@ -119,33 +100,36 @@ class Config(Settings):
             "batches equal-time": self.batches == "equal-time",
             "reach learned": self.reach == "learned",
         }
-        if not self.fleet and (name := next((n for n, value in given.items() if value), "")):
+        if not self.fleet and (name := next((n for n, value in clocked.items() if value), "")):
             raise SalfError(f"{name} needs a fleet, such as fleet='phones'.")
+        if self.fleet:
+            fleets.check(self.fleet)
+            self.make_deadline()
+            if not self.availability.endswith(".csv"):
+                availability.parse(self.availability)
+        worlds.check(self.depth)
+        if not self.attack and type(self.attackers) is not Unset:
+            raise SalfError("attackers needs an attack, such as attack='flip'.")
+        self.make_attackers()  # which checks them
+        if self.engine != "auto":
+            from salf import engines
 
-    def check_deadline(self) -> None:
-        """Refuse to run a method without the deadline it needs; a plan or preview finds one."""
-        if self.fleet and self.deadline is None and self.make_method().asks.deadline:
-            raise deadlines.missing()
+            engines.find(self.engine)
 
-    def first_deadline(self) -> float | None:
-        """T_max of round 1, as far as it is known: not if it is found during the run."""
-        if self.deadline is None:
+    def make_attackers(self) -> "Attackers | None":
+        """The users that attack, if there are any."""
+        if not self.attack:
             return None
-        return deadlines.parse(self.deadline).of(1, 0.0) or None
+        from salf.stages.attacks import Attack, Attackers
+
+        attack = Attack.parse(self.attack, self.seed)
+        return None if attack is None else Attackers(attack, self.users, self.attackers)
 
     def eval_interval(self) -> float:
         """The simulated seconds between evaluations; 0 if they go by rounds."""
         if self.eval_seconds or self.eval_every or self.seconds is None:
             return self.eval_seconds
         return self.seconds / CURVE
-
-    @property
-    def has_devices(self) -> bool:
-        return bool(self.fleet)
-
-    def simulated(self, **settings: Any) -> "Config":
-        """This config, as `LiveConfig.simulated`."""
-        return self.changed(**settings)
 
     def changed(self, **settings: Any) -> Self:
         """A config with other settings; those that are None stay as they are."""

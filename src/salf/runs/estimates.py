@@ -68,10 +68,6 @@ class FleetLaw:
         """The seconds in which this part of the users is done, without jitter or absence."""
         return float(np.quantile(self.timing.expected(self.users), part))
 
-    def shares(self) -> dict[str, float]:
-        """What the median user's round is spent on: links, fixed costs of its steps, and rows."""
-        return self.timing.shares(self.users)
-
     def available(self) -> float:
         """The share of the time that users are available."""
         own = self.timing.devices.availability.active(self.users, 0.0, self.budget)

@@ -22,8 +22,7 @@ from salf.core.narrow import narrowed
 from salf.core.server import Schedule, schedule
 from salf.data import DataSet, Partitioned, Samples, UsersData, holdout, load, some, split
 from salf.data import given as by_indices
-from salf.data.files import cache_folder
-from salf.data.loading import FROM_PATH
+from salf.data.loading import FROM_PATH, cache_folder
 from salf.data.named import RECIPES
 from salf.data.sampling import Batches, Cohort
 from salf.data.users_data import Index
@@ -37,12 +36,10 @@ from salf.runs.config import Config
 from salf.runs.settings import Settings
 from salf.runs.training import Evaluation, Training
 from salf.simulation import Recipe, Simulation
-from salf.stages.attacks import Attack, Attackers
 from salf.stages.pipeline import Stages
 from salf.worlds import base as worlds
 from salf.worlds.base import AtDeadline, World
 from salf.worlds.depth import DepthDistribution
-from salf.worlds.fleet import deadlines
 from salf.worlds.fleet.availability import ByLabels
 from salf.worlds.fleet.cost import Cost, equal_time
 from salf.worlds.fleet.devices import Fleet
@@ -103,17 +100,21 @@ def problem_of(
     config: Settings, report: Report | None = None, given: Given | None = None
 ) -> Problem:
     """The problem that a config names, with some of its parts given."""
-    if given is not None and given.problem is not None:
+    if given is None and config.given:
+        raise SalfError(
+            f"the config is from a Python run with its own {', '.join(config.given)}: repeat it "
+            "with salf.train."
+        )
+    given = given or Given()
+    if given.problem is not None:
         return given.problem
-    given, data = _with_data(config, given or Given(), report)
     check_metrics(given.metrics)
-    held = np.empty(0, np.int64)
-    if given.users is not None:
-        users = given.users
-    elif given.split is not None:
+    data = load_data(config, report) if given.data is None else given.data
+    users, held = given.users, np.empty(0, np.int64)
+    if users is None and given.split is not None:
         # Indices are the caller's own and may name any sample, so then nothing is held back.
         users = Partitioned(data.train, by_indices(given.split, len(data.train)))
-    else:
+    elif users is None:
         kept, held, of_users = _divided(config, data)
         users = Partitioned(data.train.subset(kept), of_users)
     problem = _fitted(config, given, data, data.train, users)
@@ -125,26 +126,10 @@ def problem_of(
 
 def problem_of_user(config: Settings, user: int) -> Problem:
     """The problem as user `user` (from 0) has it: with its own data, and nothing held out."""
-    given, data = _with_data(config, Given())
+    data = load_data(config)
     kept, _, of_users = _divided(config, data)
     own = data.train.subset(kept[of_users[user]])
-    return _fitted(config, given, data, own, Partitioned(own, [np.arange(len(own))]))
-
-
-def _with_data(
-    config: Settings, given: Given, report: Report | None = None
-) -> tuple[Given, DataSet]:
-    """The objects with a model, and the data set."""
-    if given.data is not None:
-        return given, given.data
-    if config.given:
-        raise SalfError(
-            f"the config is from a Python run with its own {', '.join(config.given)}: repeat it "
-            "with salf.train."
-        )
-    data = load_data(config, report)
-    model = build(config.model, data.train.shape, data.classes, config.seed)
-    return replace(given, model=model), data
+    return _fitted(config, Given(), data, own, Partitioned(own, [np.arange(len(own))]))
 
 
 def _divided(config: Settings, data: DataSet) -> tuple[Index, Index, Any]:
@@ -158,8 +143,10 @@ def _fitted(
     config: Settings, given: Given, data: DataSet, samples: Samples, users: UsersData
 ) -> Problem:
     """The problem, once model, loss and users' data, of which there are samples, fit together."""
-    assert given.model is not None
-    model = given.model.to(_device(getattr(config, "device", "cpu")))
+    model = given.model
+    if model is None:
+        model = build(config.model, data.train.shape, data.classes, config.seed)
+    model = model.to(_device(getattr(config, "device", "cpu")))
     device, dtype = _place(model)
     example, targets = _example(samples, config.batch_size).to(device, dtype).rows()
     takes_several(model, example)
@@ -199,11 +186,10 @@ def from_config(
         config.weigh == "samples",
         config.engine,
     )
-    attack = Attack.parse(config.attack, config.seed) if config.attack else None
     stages = Stages(
         config.make_robust(),
         Compression.parse(config.compress) if config.compress else None,
-        None if attack is None else Attackers(attack, len(users), config.attackers),
+        config.make_attackers(),
         config.reach == "counted",
     )
     simulation = Simulation(problem, method, world, recipe, stages, config.seed)
@@ -231,12 +217,8 @@ def preview_of(config: Config, report: Report | None = None) -> Preview:
     world, _, _ = fleet_world(config, problem, config.make_method())
     layers = tuple(layer.name for layer in problem.layers)
     cohort, nobody = cohort_of(config, problem.users_data), np.empty(0, np.int64)
-
-    def drawn(t: int) -> Ints:
-        return cohort.draw(Keyed(config.seed, t), nobody)
-
-    some_of_them = drawn if cohort.size != cohort.users else None
-    return preview(config.fleet, world.timing, layers, config.deadline, some_of_them)
+    asked = lambda t: cohort.draw(Keyed(config.seed, t), nobody)  # noqa: E731
+    return preview(config.fleet, world.timing, layers, config.deadline, asked)
 
 
 def evaluation_of(config: Settings, problem: Problem) -> Evaluation:
@@ -291,7 +273,7 @@ def fleet_world(
 
     Batches have one size for all users, or one for each.
     """
-    users, local = problem.users_data, config.local_work()
+    users, local, deadline = problem.users_data, config.local_work(), config.make_deadline()
     fleet = _dealt(config, fleet, users)
 
     def cost_of(model: nn.Module) -> Cost:
@@ -301,8 +283,8 @@ def fleet_world(
     cost, batch_size = cost_of(problem.model), config.batch_size
     sizes: int | Ints = batch_size
     if config.batches_for(method) == "equal-time":
-        # Where nobody is cut off, batches need not fit.
-        seconds = config.first_deadline() if method.asks.deadline else None
+        # Where nobody is cut off, or T_max is found during the run, batches need not fit.
+        seconds = (deadline.of(1, 0.0) or None) if deadline and method.asks.deadline else None
         sizes = equal_time(fleet, cost, batch_size, local.steps, seconds)
         assert problem.example is not None
         # Batch norm refuses a single row, which slow users may have.
@@ -316,7 +298,6 @@ def fleet_world(
     if config.reach == "learned":
         expected = times.expected_done(np.arange(times.users))
         learned = LearnedReach(expected[:, : times.layers])
-    deadline = None if config.deadline is None else deadlines.parse(config.deadline)
     world = OnFleet(
         times, deadline, lambda width: timed(cost_of(narrowed(problem.model, width))), learned
     )
@@ -332,14 +313,16 @@ def _dealt(config: Config, fleet: Fleet | None, data: UsersData) -> Fleet:
     elif fleet.availability.always:
         fleet = fleet.available(config.availability, config.seed)
     how, available = config.pair or fleet.pair, fleet.availability
-    if not isinstance(data, Partitioned) and how != "random":
-        raise SalfError(
-            f"pair {how!r} needs one data set that is split among the users, not users' own "
-            "data: order the fleet's devices yourself."
-        )
-    if not isinstance(data, Partitioned) and isinstance(available, ByLabels):
-        raise SalfError("participation by labels needs one data set that is split among the users.")
     if not isinstance(data, Partitioned):
+        if how != "random":
+            raise SalfError(
+                f"pair {how!r} needs one data set that is split among the users, not users' own "
+                "data: order the fleet's devices yourself."
+            )
+        if isinstance(available, ByLabels):
+            raise SalfError(
+                "participation by labels needs one data set that is split among the users."
+            )
         return fleet
     if how == "size":
         fleet = fleet.paired(data.sizes(np.arange(len(data))))

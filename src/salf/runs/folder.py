@@ -22,7 +22,6 @@ from torch import nn
 from salf.common.errors import SalfError
 from salf.common.files import json_text, locked, whole_file, write_whole
 from salf.core import rows as records
-from salf.core.compression import upload_bytes
 from salf.core.rows import Row
 from salf.data import Partitioned
 from salf.problem import Problem
@@ -63,15 +62,20 @@ class RunFolder:
                 raise SalfError(f"{error}.") from None
             yield
 
+    def config(self) -> Config | LiveConfig | None:
+        """The config of the run here, if there is one."""
+        file = self.path / CONFIG
+        return load_config(str(file)) if file.exists() else None
+
     def claim(self, config: Kind, resume: bool) -> Kind:
         """The config to run here; refuses a folder that holds another run, or this one begun.
 
         Nothing is written yet, so a run that fails in its first round leaves the folder free.
         With `resume`, a run may be given more rounds, or simulated seconds, than it was begun with.
         """
-        if not (self.path / CONFIG).exists() or not self.is_begun():
+        begun = any((self.path / name).exists() for name in (CHECKPOINT, ROUNDS, SUMMARY))
+        if not begun or (there := self.config()) is None:
             return config
-        there = load_config(str(self.path / CONFIG))
         if type(there) is not type(config):
             kind = "a live run" if isinstance(there, LiveConfig) else "a simulated run"
             raise SalfError(f"{self.path} contains {kind}. Choose another out=.")
@@ -95,15 +99,6 @@ class RunFolder:
             )
         return config
 
-    def begin(self, config: Settings) -> None:
-        """The folder is this run's from now on."""
-        if (self.path / CONFIG).exists() and load_config(str(self.path / CONFIG)) != config:
-            (self.path / SUMMARY).unlink(missing_ok=True)  # it is extended: not finished
-        write_whole(self.path / CONFIG, config.to_toml())
-
-    def is_begun(self) -> bool:
-        return any((self.path / name).exists() for name in (CHECKPOINT, ROUNDS, SUMMARY))
-
     def _check_can_extend(self, there: Settings, config: Settings) -> None:
         for name, unit in (("rounds", "rounds"), ("seconds", "simulated seconds")):
             before, now = getattr(there, name, None), getattr(config, name, None)
@@ -118,26 +113,29 @@ class RunFolder:
                 f"{there.rounds} rounds, so it cannot be extended. Choose another out=."
             )
 
-    def finished(self, config: Settings) -> dict[str, Any] | None:
-        """The summary, if the run ended as the config says, or before on purpose."""
-        if (found := self.summary()) is None:
-            return None
-        there = load_config(str(self.path / CONFIG))
-        # A run that is extended loses its summary when its next round is kept.
-        return None if {"rounds", "seconds"} & {*config.differences(there)} else found
+    def begin(self, config: Settings) -> None:
+        """The folder is this run's from now on."""
+        if self.config() not in (None, config):
+            (self.path / SUMMARY).unlink(missing_ok=True)  # it is extended: not finished
+        write_whole(self.path / CONFIG, config.to_toml())
 
     def summary(self) -> dict[str, Any] | None:
+        """The summary of a run that ended."""
         file = self.path / SUMMARY
         return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else None
+
+    def finished(self, config: Settings) -> dict[str, Any] | None:
+        """The summary, if the run ended as the config says, or before on purpose."""
+        # A run that is extended loses its summary when its next round is kept.
+        if (there := self.config()) is None or {"rounds", "seconds"} & {*config.differences(there)}:
+            return None
+        return self.summary()
 
     def history(self, summary: dict[str, Any]) -> History:
         return History(
             tuple(records.read(self.rounds) or records.read_csv(self.path / METRICS)),
             {name: nan if value is None else value for name, value in summary["test"].items()},
-            summary["engine"],
-            summary["why"],
-            summary["stopped"],
-            summary["loss"],
+            **{name: summary[name] for name in ("engine", "why", "stopped", "loss")},
         )
 
     def write_metrics(self, rows: Sequence[Row]) -> None:
@@ -182,7 +180,6 @@ def summarise(config: Settings, history: History, problem: Problem) -> dict[str,
         "data": problem.source,
         "layers": [layer.name for layer in problem.layers],
         "layer_parameters": [layer.size for layer in problem.layers],
-        "layer_bytes": upload_bytes(problem.layers, problem.weights),
         "versions": {
             "salf": version("salf"),
             "python": platform.python_version(),

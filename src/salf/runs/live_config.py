@@ -7,8 +7,7 @@ from typing import Any, Literal
 from salf.common.errors import SalfError
 from salf.common.registry import duration
 from salf.runs.config import Config
-from salf.runs.settings import Settings, check_names, names_of, setting
-from salf.worlds.fleet import deadlines
+from salf.runs.settings import Settings, check_names, setting
 
 Backend = Literal["ray", "flower"]
 
@@ -45,38 +44,27 @@ class LiveConfig(Settings):
         if self.deadline is None and not method.asks.waits:
             raise SalfError("a live run needs a deadline: set one, such as deadline='50ms'.")
 
-    def make_deadline(self) -> deadlines.Deadline | None:
-        """T_max of every round; None if rounds wait for everybody."""
-        return None if self.deadline is None else deadlines.parse(self.deadline)
-
     @property
     def learns_reach(self) -> bool:
         """Whether p_l follows from each user's reach: always if the deadline changes."""
         return self.reach == "learned" or isinstance(self.deadline, str)
 
-    @property
-    def has_devices(self) -> bool:
-        return True
-
     def simulated(self, **settings: Any) -> Config:
         """The federation without a clock, whose arrivals are made up or recorded."""
-        shared = {name: getattr(self, name) for name in names_of(Settings)}
-        shared |= {"deadline": None, "batches": "auto"}
-        if self.reach == "learned":  # from times
-            shared["reach"] = "known"
-        return Config(**{**shared, **settings})
+        reach = "known" if self.reach == "learned" else self.reach  # which takes times
+        clockless = {"deadline": None, "batches": "auto", "reach": reach}
+        return Config(**{**self.table(Settings), **clockless, **settings})
 
 
 def live(config: Settings, **settings: Any) -> LiveConfig:
     """A federation with real users; settings that are None stay as they are."""
+    if not isinstance(config, LiveConfig):
+        for name in ("fleet", "weigh", "cohort_by", "attack"):  # what reality cannot be asked for
+            if (value := getattr(config, name)) != getattr(Config, name):
+                raise SalfError(f"{name} {value} is for simulated users only: leave it out.")
     given = {name: value for name, value in settings.items() if value is not None}
     check_names(given, LiveConfig)
-    if isinstance(config, LiveConfig):
-        return config.changed(**given)
-    for name in ("fleet", "weigh", "cohort_by", "attack"):  # what reality cannot be asked for
-        if (value := getattr(config, name)) != getattr(Config, name):
-            raise SalfError(f"{name} {value} is for simulated users only: leave it out.")
-    shared = {name: getattr(config, name) for name in names_of(Settings)}
+    shared = config.table(type(config) if isinstance(config, LiveConfig) else Settings)
     if given.get("method", config.method) != config.method:
         shared["options"] = {}  # they were another method's
     return LiveConfig(**{**shared, **given})

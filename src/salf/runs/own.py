@@ -17,18 +17,17 @@ from safetensors.torch import load_model
 from torch import Tensor, nn
 
 from salf.common.errors import SalfError
-from salf.core.inputs import Inputs
 from salf.core.layers import Prefixes
 from salf.data import DataSet, Partitioned, UsersData, from_tensors, of_users, some
+from salf.data.samples import OWN
 from salf.engines import Loss, cross_entropy
 from salf.methods import Method
-from salf.methods import method as make_method
 from salf.problem import Metric, Problem
 from salf.runs.config import Config
 from salf.runs.federation import Given
 from salf.runs.folder import MODEL
-from salf.runs.run import How, Result, run_given
-from salf.runs.settings import check_names, refuse_deadline, refuse_with_fleet
+from salf.runs.run import run
+from salf.runs.settings import refuse_deadline, refuse_with_fleet
 from salf.runs.training import History, OnRound, watched
 from salf.worlds.base import World
 from salf.worlds.depth import DepthDistribution
@@ -85,65 +84,57 @@ def train(
     `salf.Config`: users, stragglers, rounds, momentum, batch_size, local_steps, client_lr, server,
     seed, eval_every, ...; `lr` may also be a function of the round (1, 2, ...).
     """
-    if settings.get("deadline") is not None and isinstance(method, str | Method):
-        options = settings.get("options", {})
-        refuse_deadline(make_method(method, **options) if isinstance(method, str) else method)
     settings |= {"method": method, "split": split, "layers": layers, "depth": depth}
     settings |= {"fleet": fleet, "loss": loss, "metrics": metrics}
-    seconds = settings.get("seconds")
-    rounds = settings.get("rounds", 0 if seconds else Config.rounds)
-    with watched("training", rounds, seconds, on_round) as shown:
-        how = How(on_round=shown, keep_interrupted=True)
-        return run_own(model, data, test, settings, out, resume, how).history
-
-
-def run_own(
-    model: nn.Module | Problem,
-    data: TrainData | None,
-    test: tuple[Any, Any] | None,
-    settings: Mapping[str, Any],
-    out: Path | str | None,
-    resume: bool,
-    how: How,
-) -> Result:
-    """One run of a federation of Python objects; the model is left as trained."""
-    config, given = own_federation(model, data, test, settings)
-    prints = dict(config.given)
-    if out is not None:
-        prints |= fingerprints(model, data, test, settings)
-    config = config.changed(threads=config.threads or torch.get_num_threads(), given=prints)
-    result = run_given(config, given, out, resume, how)
+    config, given = federation(Config(), settings, model, data, test, kept=out is not None)
+    if config.deadline is not None:
+        refuse_deadline(given.method or config.make_method())
+    with watched("training", config.rounds, config.seconds, on_round) as shown:
+        history = run(
+            config, out, resume=resume, on_round=shown, given=given, keep_interrupted=True
+        ).history
     if out is not None:  # a finished run is read from its folder
-        trained = model.model if isinstance(model, Problem) else model
-        load_model(trained, str(Path(out) / MODEL))
-    return result
+        load_model(model.model if isinstance(model, Problem) else model, str(Path(out) / MODEL))
+    return history
 
 
-def own_federation(
-    model: nn.Module | Problem,
-    data: TrainData | None,
-    test: tuple[Any, Any] | None,
+def federation(
+    base: Config,
     settings: Mapping[str, Any],
+    model: nn.Module | Problem | None = None,
+    data: TrainData | None = None,
+    test: tuple[Any, Any] | None = None,
+    *,
+    kept: bool = False,
 ) -> tuple[Config, Given]:
-    """The config of Python objects and settings, and the objects; see `salf.train`."""
-    named = {"split": "iid", **settings}
+    """The config with settings of which some are objects, and these; see `salf.train`.
+
+    A model or data not given are those that the config names. If the run is `kept` in a folder,
+    the config has a digest of each object.
+    """
+    named: dict[str, Any] = dict(settings)
+    of_users: Any = data
     loss, metrics = named.pop("loss", cross_entropy), named.pop("metrics", None)
     if isinstance(model, Problem):
         own = {"data": data, "test": test, "layers": named.get("layers"), "metrics": metrics}
-        own["split"] = None if named["split"] == "iid" else named["split"]
+        own["split"] = None if named.get("split", "iid") == "iid" else named["split"]
         own["loss"] = None if loss is cross_entropy else loss
         if twice := [name for name, value in own.items() if value is not None]:
             raise SalfError(f"a problem has its own {twice[0]}: leave out {twice[0]}=.")
-        given = Given(_completed(model), tested=model.test is not None)
-        source, users, model = model.source or "own data", model.users, model.model
-    else:
-        found, users, tested = _of_data(data, test, named["split"], named.get("users"))
+        given = Given(_completed(model), users=model.users, tested=model.test is not None)
+        named["data"], of_users, model = model.source or OWN, model.users, model.model
+    elif data is not None:
+        found, users = _data_of(data, test, named)
+        tested, named["data"] = isinstance(data, DataSet) or test is not None, found.name
         given = Given(None, model, found, users, tested=tested, loss=loss, metrics=metrics or {})
-        source = found.name
+    elif model is not None and "data" not in named:
+        raise SalfError("a model of your own needs data: pass data=(inputs, labels).")
+    else:
+        given = Given(None, model, loss=loss, metrics=metrics or {})
     objects = _taken_from(named)
-    named |= {"data": source, "given": {"model": type(model).__qualname__}}
-    if users is not None:
-        named |= {"split": "own", "users": len(users)}
+    prints = {} if model is None else {"model": type(model).__qualname__}
+    if given.users is not None:
+        named |= {"split": "own", "users": len(given.users)}
     elif (indices := objects.get("split")) is not None:
         if named.setdefault("users", len(indices)) != len(indices):
             raise SalfError(
@@ -156,11 +147,23 @@ def own_federation(
                 "the fleet given has an availability of its own: leave out availability=."
             )
         named = {"users": len(fleet), **named, "fleet": fleets.GIVEN}
-        named["given"]["fleet"] = fingerprint(fleet)
-    check_names(named, Config)
-    config = Config(**named)
-    if config.split in ("own", "given"):
-        _check_evaluation(settings, given.tested)
+        prints["fleet"] = fingerprint(fleet)
+    if kept:
+        everything = {**settings, "data": of_users, "test": test}
+        prints |= {n: fingerprint(each) for n, each in everything.items() if _counts(n, each)}
+    named["threads"] = named.get("threads") or base.threads or torch.get_num_threads()
+    config = base.changed(**named, given=prints)
+    apart = config.split in ("own", "given")
+    if apart and settings.get("validation"):
+        raise SalfError(
+            "validation data cannot be held out from a split by indices or from users' own data: "
+            "leave samples out and pass them as test=."
+        )
+    if apart and settings.get("eval_every") and not given.tested:
+        raise SalfError(
+            "with a split given by indices, or with users' own data, eval_every needs test= to "
+            "evaluate on."
+        )
     if (method := objects.get("method")) is not None:
         average = getattr(method, "average", "reached")
         if config.average not in ("reached", average):
@@ -196,51 +199,32 @@ def _completed(problem: Problem) -> Problem:
     return replace(problem, example=example, validation=problem.validation or problem.test)
 
 
-def _of_data(
-    data: Any, test: tuple[Any, Any] | None, split: Any, users: int | None
-) -> tuple[DataSet, UsersData | None, bool]:
-    """The data set, what each user has if that is known, and whether there are test data.
+def _data_of(data: Any, test: Any, settings: Mapping[str, Any]) -> tuple[DataSet, UsersData | None]:
+    """The data set, and what each user has if that is known.
 
     The data set of users with data of their own is an example of what they have.
     """
     if isinstance(data, DataSet):
         if test is not None:
             raise SalfError("a data set has its own test data: leave out test=.")
-        return data, None, True
-    if (users_data := of_users(data, users)) is not None:
+        return data, None
+    if (users := of_users(data, settings.get("users"))) is not None:
+        split = settings.get("split", "iid")
         if not isinstance(split, str) or split != "iid":
             raise SalfError("split= does not apply to users' own data: leave it out.")
-        seen = users_data.samples if isinstance(users_data, Partitioned) else some(users_data, 64)
+        seen = users.samples if isinstance(users, Partitioned) else some(users, 64)
         data = (seen.inputs, seen.labels)
-    return from_tensors(data, data if test is None else test), users_data, test is not None
+    return from_tensors(data, data if test is None else test), users
 
 
-def _check_evaluation(settings: Mapping[str, Any], tested: bool) -> None:
-    if settings.get("validation"):
-        raise SalfError(
-            "validation data cannot be held out from a split by indices or from users' own data: "
-            "leave samples out and pass them as test=."
-        )
-    if settings.get("eval_every") and not tested:
-        raise SalfError(
-            "with a split given by indices, or with users' own data, eval_every needs test= to "
-            "evaluate on."
-        )
-
-
-def fingerprints(
-    model: nn.Module | Problem, data: Any, test: Any, settings: Mapping[str, Any]
-) -> dict[str, str]:
-    """The digest of each object in place of a setting, by name."""
-    users = model.users if isinstance(model, Problem) else data
-    return {
-        name: fingerprint(value)
-        for name, value in {**settings, "data": users, "test": test}.items()
-        if name not in ("metrics", "options")  # which change nothing, and which are settings
+def _counts(name: str, value: Any) -> bool:
+    """Whether another object of this name makes another run."""
+    return (
+        name not in ("metrics", "options")  # which change nothing, and which are settings
         and _is_object(value)
         and value is not None
         and value is not cross_entropy
-    }
+    )
 
 
 def fingerprint(value: Any) -> str:
@@ -261,12 +245,6 @@ class _Contents(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         content: Any
         match value:
-            case DataSet():
-                content = [(half.inputs, half.labels) for half in (value.train, value.test)]
-            case Partitioned():
-                content = value.samples.inputs, value.samples.labels, value.parts
-            case Inputs():
-                content = value.parts
             case Tensor():
                 content = value.detach().cpu().numpy()
             case FunctionType():  # of which a pickle would have the name only

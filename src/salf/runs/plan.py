@@ -17,7 +17,7 @@ from salf.data import Partitioned
 from salf.data.sampling import Batches
 from salf.methods import asks
 from salf.problem import Problem
-from salf.runs.compare import SHARE
+from salf.runs.compare import SHARE, check_target
 from salf.runs.config import Config
 from salf.runs.estimates import Estimates, FleetLaw, estimate
 from salf.runs.federation import fleet_world
@@ -61,8 +61,7 @@ class Asked:
     fixed: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.target is not None and not 0 < self.target <= 1:
-            raise SalfError(f"the target is an accuracy above 0 and at most 1, not {self.target}.")
+        check_target(self.target)
         given = {name: typed(Config, name, value) for name, value in self.fixed.items()}
         object.__setattr__(self, "fixed", given)
 
@@ -254,7 +253,7 @@ class Planner:
         while True:
             seconds = min(seconds, most)
             race.advance(usual, seconds)
-            times = [race.to_target(each, 0, target) for each in usual]
+            times = (race.to_target(each, 0, target) for each in usual)
             if known := [time for time in times if time is not None]:
                 return min(AFTER * min(known), most)
             if seconds == most:
@@ -329,7 +328,9 @@ class Planner:
 
     def _regime(self) -> Regime:
         law, users = self.law(Candidate("fedavg")), self.problem.users_data
-        regime = Regime(law.shares(), law.quantile(0.95) / law.quantile(0.5), law.available())
+        regime = Regime(
+            law.timing.shares(law.users), law.quantile(0.95) / law.quantile(0.5), law.available()
+        )
         if not isinstance(users, Partitioned) or not users.has_classes:
             return regime
         mixes, sizes = users.label_mixes(), users.sizes(np.arange(len(users)))

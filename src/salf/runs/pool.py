@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from salf.common import process
 from salf.common.errors import SalfError, TrainingDiverged
 from salf.runs.config import Config
-from salf.runs.federation import data_files
+from salf.runs.federation import Given, data_files
 from salf.runs.run import Result, Stopped, cores, run
 from salf.runs.training import OnPart, OnRound, counted
 
@@ -59,30 +59,20 @@ class Interrupted(KeyboardInterrupt):
 
 
 def run_job(
-    config: Config, out: Path | None, work: float | None = None, on_round: OnRound | None = None
+    config: Config,
+    out: Path | None,
+    work: float | None = None,
+    on_round: OnRound | None = None,
+    given: Given | None = None,
 ) -> Job:
-    """A run as a job; with `out`, it goes on in that folder where it stopped."""
+    """A run as a job; with `out`, it goes on in that folder where it stopped.
+
+
+    Of Python objects in place of settings, the model is copied.
+    """
     work = work or config.seconds or config.rounds
     place = None if out is None else out.absolute()
-    return Job(partial(_run, config, place, on_round), work, place, data_files(config))
-
-
-def run_here(jobs: Mapping[str, Job], on_progress: OnProgress | None = None) -> Finished:
-    """Do all jobs in this process, one after the other."""
-    done, before, total = Finished(), 0.0, sum(job.work for job in jobs.values())
-    for name, job in jobs.items():
-
-        def progress(part: float, before: float = before, work: float = job.work) -> None:
-            if on_progress is not None:
-                on_progress(before + part * work, total)
-
-        try:
-            done.add(name, partial(job.do, progress))
-        except KeyboardInterrupt:
-            raise Interrupted(done) from None
-        before += job.work
-        progress(0.0, before)
-    return done
+    return Job(partial(_run, config, place, on_round, given), work, place, data_files(config))
 
 
 class Pool(Protocol):
@@ -96,14 +86,16 @@ class Pool(Protocol):
     ) -> Finished: ...
 
 
-WorkersLike = int | Pool | None  # how many processes of this machine (by default, one per core)
+# How many processes of this machine, by default one per core; 0 for none but this one.
+WorkersLike = int | Pool | None
 
 
 @contextmanager
 def pool_of(workers: WorkersLike, most: int | None = None) -> Iterator[Pool]:
     """Processes of this machine, no more than `most`; or the pool that is given."""
     if workers is None or isinstance(workers, int):
-        with WorkerPool(min(filter(None, (workers or cores(), most)))) as pool:
+        count = cores() if workers is None else workers
+        with WorkerPool(count if most is None else min(count, most)) as pool:
             yield pool
     else:
         yield workers
@@ -120,14 +112,12 @@ def run_all(
     A training that diverges costs its own result; anything else that goes wrong ends it all.
     `on_done` is called with the name of each job that ended, and with what there is so far.
     """
-    if not jobs:
-        return Finished()
     with pool_of(workers, len(jobs)) as pool:
         return pool.do(jobs, on_progress, on_done)
 
 
 class WorkerPool:
-    """Processes that do jobs, and stay for more of them until the block ends."""
+    """Processes that do jobs, and stay for more of them until the block ends; this one if 0."""
 
     def __init__(self, count: int | None = None) -> None:
         self._context = get_context("spawn")  # a forked torch may deadlock
@@ -154,25 +144,20 @@ class WorkerPool:
     ) -> Finished:
         """Do all jobs, as `run_all` does; whatever goes wrong, no more can be done."""
         progress, done = dict.fromkeys(jobs, 0.0), Finished()
-        with _without_main():
-            names = {self._pool.submit(_do, name, job): name for name, job in jobs.items()}
+
+        def note(name: str, part: float) -> None:
+            if name in progress:  # and not of jobs that were done before
+                progress[name] = part
+            if on_progress is not None:
+                parts = (progress[name] * job.work for name, job in jobs.items())
+                on_progress(sum(parts), sum(job.work for job in jobs.values()))
+
         try:
-            pending = set(names)
-            while pending:
-                finished, pending = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
-                while not self._messages.empty():
-                    name, part = self._messages.get()
-                    if name in progress:  # and not of jobs that were done before
-                        progress[name] = part
-                for future in filter(finished.__contains__, names):  # in the order of the jobs
-                    name = names[future]
-                    done.add(name, future.result)
-                    progress[name] = 1.0
-                    if on_done is not None:
-                        on_done(name, done)
-                if on_progress is not None:
-                    parts = (progress[name] * job.work for name, job in jobs.items())
-                    on_progress(sum(parts), sum(job.work for job in jobs.values()))
+            for name, result in self._ended(jobs, note):
+                done.add(name, result)
+                note(name, 1.0)
+                if on_done is not None:
+                    on_done(name, done)
         except BrokenProcessPool:
             raise SalfError(
                 "a process died (killed, or out of memory). With out=, repeat it to "
@@ -181,6 +166,23 @@ class WorkerPool:
         except KeyboardInterrupt:
             raise Interrupted(done) from None
         return done
+
+    def _ended(
+        self, jobs: Mapping[str, Job], note: Callable[[str, float], None]
+    ) -> Iterator[tuple[str, Callable[[], Any]]]:
+        """The name of each job when it has ended, and what gives its result or raises its error."""
+        if not self._count:
+            yield from ((name, partial(job.do, partial(note, name))) for name, job in jobs.items())
+            return
+        with _without_main():
+            names = {self._pool.submit(_do, name, job): name for name, job in jobs.items()}
+        pending = set(names)
+        while pending:
+            finished, pending = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
+            while not self._messages.empty():
+                note(*self._messages.get())
+            # In the order of the jobs.
+            yield from ((names[each], each.result) for each in names if each in finished)
 
 
 @contextmanager
@@ -231,6 +233,13 @@ def _do(name: str, job: Job) -> Any:
     return job.do(progress)
 
 
-def _run(config: Config, out: Path | None, on_round: OnRound | None, progress: OnPart) -> Result:
+def _run(
+    config: Config,
+    out: Path | None,
+    on_round: OnRound | None,
+    given: Given | None,
+    progress: OnPart,
+) -> Result:
     after = counted(config.rounds, config.seconds, progress, on_round)
-    return run(config, out, resume=out is not None, on_round=after)
+    own = None if given is None else given.copied()
+    return run(config, out, resume=out is not None, on_round=after, given=own)

@@ -20,10 +20,11 @@ from salf.runs.config import Config
 from salf.runs.federation import Given, from_config
 from salf.runs.folder import Kind, RunFolder, of_simulation, summarise, without_last_evaluation
 from salf.runs.settings import Settings
-from salf.runs.training import History, OnRound, Training, history_of, run_rounds
+from salf.runs.training import History, OnRound, Training
 from salf.simulation import Simulation, snapshot
 from salf.stages.pipeline import load_state, state_of
 from salf.worlds.fleet import named as fleets
+from salf.worlds.fleet.deadlines import missing
 
 
 class Stopped(KeyboardInterrupt):
@@ -39,17 +40,6 @@ class Result:
     summary: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class How:
-    """How a run is watched and kept."""
-
-    checkpoint_every: float = 10.0  # seconds
-    on_round: OnRound | None = None
-    report: Report | None = None
-    keep_interrupted: bool = False  # whether Ctrl-C ends the run with its rounds
-    workers: int = 0  # processes that share the users of a round; 0 if the engine decides
-
-
 def run(
     config: Config,
     out: Path | str | None = None,
@@ -59,35 +49,32 @@ def run(
     on_round: OnRound | None = None,
     report: Report | None = None,
     workers: int = 0,
+    given: Given | None = None,
+    keep_interrupted: bool = False,
 ) -> Result:
     """Run a config. With `out`, save the run in that folder; with `resume`, continue it.
 
     `checkpoint_every` is in seconds. `on_round(row, model)` is called after each round and may
     raise `StopTraining` to end the run. `report` receives a line when data are downloaded, or when
     there is nothing to continue. `workers` processes share the users of a round where they are
-    computed one by one; by default, one per core if rounds take long enough.
+    computed one by one; by default, one per core if rounds take long enough. `given` are Python
+    objects in place of settings. With `keep_interrupted`, Ctrl-C ends the run with its rounds.
     """
-    config.check_deadline()  # before data are fetched
-    how = How(checkpoint_every, on_round, report, workers=workers)
-    return run_given(config, Given(), out, resume, how)
-
-
-def run_given(
-    config: Config, given: Given, out: Path | str | None, resume: bool, how: How
-) -> Result:
-    """Run a config with Python objects in place of some of its settings, as `run` does."""
     if resume and out is None:
         raise SalfError("resume=True needs out=, the folder of the run to continue.")
+    clocked = given is None and config.fleet and config.deadline is None
+    if clocked and config.make_method().asks.deadline:  # said before data are fetched
+        raise missing()
 
     def go(config: Config, folder: RunFolder | None) -> Result:
-        if resume and folder is not None and how.report and not folder.checkpoint.exists():
-            how.report(f"{out} has no checkpoint yet: the run starts from the beginning.")
+        if resume and folder is not None and report and not folder.checkpoint.exists():
+            report(f"{out} has no checkpoint yet: the run starts from the beginning.")
         torch.set_num_threads(config.threads)
-        training = from_config(config, given, how.report)
+        training = from_config(config, given, report)
         engine = training.simulation.engine
-        if how.workers and engine.crew is not None:
-            engine.crew.start(how.workers)
-        return _run(config, training, folder, how)
+        if workers and engine.crew is not None:
+            engine.crew.start(workers)
+        return _train(config, training, folder, checkpoint_every, on_round, keep_interrupted)
 
     return in_folder(config, out, resume, go)
 
@@ -122,26 +109,23 @@ def complete(config: Kind, *, here: bool = True) -> Kind:
     With `here`, also what follows from where and how long it is run, unless it is a run that
     continues: cores, and the simulated time between evaluations.
     """
-    kind, colon, path = config.data.partition(":")
-    files = {
-        name: Path(value).absolute()
-        for name, value in config.table().items()
-        if name in ("fleet", "availability", "deadline") and str(value).endswith(".csv")
-    }
-    digests = {name: _digest(file) for name, file in files.items()}
+    kind, _, path = config.data.partition(":")
+    changes, files = dict[str, Any](), dict[str, str]()
+    if kind in ("idx", "folder") and path:
+        changes["data"] = f"{kind}:{Path(path).absolute()}"
+    if config.data_dir:
+        changes["data_dir"] = str(Path(config.data_dir).absolute())
     if isinstance(config, Config) and config.fleet and (known := fleets.figures(config.fleet)):
-        digests = {"fleet": known, **digests}
+        files["fleet"] = known
+    for name in ("fleet", "availability", "deadline"):
+        if (file := str(getattr(config, name, ""))).endswith(".csv"):
+            changes[name], files[name] = str(Path(file).absolute()), _digest(Path(file))
     if here and isinstance(config, Config):
         # $OMP_NUM_THREADS where it is a positive number, as torch itself does.
         named = os.environ.get("OMP_NUM_THREADS", "").strip()
         threads = config.threads or (int(named) if named.isdecimal() else 0) or cores()
-        config = config.changed(threads=threads, eval_seconds=config.eval_interval())
-    return config.changed(
-        data=f"{kind}:{Path(path).absolute()}" if kind in ("idx", "folder") and colon else None,
-        data_dir=str(Path(config.data_dir).absolute()) if config.data_dir else None,
-        files=digests,
-        **{name: str(file) for name, file in files.items()},
-    )
+        changes |= {"threads": threads, "eval_seconds": config.eval_interval()}
+    return config.changed(files=files, **changes)
 
 
 def _digest(file: Path) -> str:
@@ -151,7 +135,14 @@ def _digest(file: Path) -> str:
         raise SalfError(f"cannot read {file}: {error.strerror}.") from None
 
 
-def _run(config: Config, training: Training, folder: RunFolder | None, how: How) -> Result:
+def _train(
+    config: Config,
+    training: Training,
+    folder: RunFolder | None,
+    checkpoint_every: float,
+    on_round: OnRound | None,
+    keep_interrupted: bool,
+) -> Result:
     rows = [] if folder is None else restore(folder, training)
     begun, saved = False, monotonic()
 
@@ -160,13 +151,12 @@ def _run(config: Config, training: Training, folder: RunFolder | None, how: How)
         if folder is not None and not begun:
             folder.begin(config)
             begun = True
-        rows.append(row)
         try:
-            if how.on_round is not None:
-                how.on_round(row, model)
+            if on_round is not None:
+                on_round(row, model)
         except KeyboardInterrupt:  # here the model and the metrics agree
             raise Stopped from None
-        if folder is not None and monotonic() - saved >= how.checkpoint_every:
+        if folder is not None and monotonic() - saved >= checkpoint_every:
             save(folder, training.simulation, rows)
             saved = monotonic()
         if held:
@@ -174,13 +164,13 @@ def _run(config: Config, training: Training, folder: RunFolder | None, how: How)
 
     try:
         with process.held_signals() as held:  # until the model and the metrics agree
-            history = run_rounds(training, config.rounds, tuple(rows), after_round, config.seconds)
+            history = training.run(config.rounds, config.seconds, after_round, rows)
     except (TrainingDiverged, Stopped) as error:  # both come between two rounds
         if folder is not None and rows:
             save(folder, training.simulation, rows)
             folder.save_model(training.simulation.model)
-        if how.keep_interrupted and isinstance(error, Stopped) and signal.SIGTERM not in held:
-            return Result(config, history_of(training, rows, stopped=True), {})
+        if keep_interrupted and isinstance(error, Stopped) and signal.SIGTERM not in held:
+            return Result(config, training.history(rows, stopped=True), {})
         if held:
             signal.raise_signal(held[0])
         raise

@@ -28,16 +28,10 @@ TABLES = ("options", "given", "files")  # settings that have entries of their ow
 
 
 def setting(
-    default: Any,
-    help: str,
-    read: Callable[[Any], Any] | None = None,
-    **limits: float,
+    default: Any, help: str, read: Callable[[Any], Any] | None = None, **limits: float
 ) -> Any:
     """A field with the help that the command line shows, how its text is read, and its limits."""
     return field(default=default, metadata={"help": help, "read": read, **limits})
-
-
-Named = Callable[[str], str]  # how a setting is called
 
 
 class Unset(int):
@@ -178,22 +172,18 @@ class Settings:
         object.__setattr__(self, "options", typed)
         self.check_reach(made)
         if (rule := self.make_robust()) is not None:
-            self._check_robust(rule, made)
+            if self.users < rule.needed:
+                raise SalfError(
+                    f"to tolerate {self.tolerate} of its users, robust={self.robust!r} needs at "
+                    f"least {rule.needed}, not {self.users}."
+                )
+            rule.check(made)
         settled = self.server == "sgd" and {self.beta1, self.beta2, self.epsilon} == {None}
         # It takes torch to be made.
         if settled and not made.defines("refuses") and not made.average_models:
             return
         if why := made.refuses(self.make_optimiser()):
             raise SalfError(f"{made.name} {why}.")
-
-    def _check_robust(self, rule: "Robust", method: Method) -> None:
-        """Refuse too few users for a majority, and a method that a rule does not protect."""
-        if self.users < rule.needed:
-            raise SalfError(
-                f"to tolerate {self.tolerate} of its users, robust={self.robust!r} needs at least "
-                f"{rule.needed}, not {self.users}."
-            )
-        rule.check(method)
 
     def check_reach(self, method: Method) -> None:
         """Refuse to learn what the method does not use."""
@@ -206,13 +196,9 @@ class Settings:
         """How the batches of a method are sized: equal or equal-time."""
         if self.batches != "auto":
             return self.batches
-        fits = method.asks.stands_in and self.has_devices and not self.local_epochs
+        has_devices = getattr(self, "fleet", True)  # as all real users have
+        fits = method.asks.stands_in and has_devices and not self.local_epochs
         return "equal-time" if fits else "equal"
-
-    @property
-    def has_devices(self) -> bool:
-        """Whether users have devices that take their time, simulated or real."""
-        raise NotImplementedError
 
     def equal_time(self) -> bool:
         """Whether batches are sized for equal time, for the method that the config names."""
@@ -220,17 +206,16 @@ class Settings:
 
     def cohort_size(self) -> int:
         """How many users take part in a round."""
-        users = self.users
-        if self.cohort == "all":
+        users, cohort = self.users, self.cohort
+        if cohort == "all":
             return users
-        if not isinstance(self.cohort, str):
-            if 0 < self.cohort < 1:
-                return max(1, round(self.cohort * users))
-            if 1 <= self.cohort <= users and self.cohort == int(self.cohort):
-                return int(self.cohort)
+        if isinstance(cohort, float | int) and 0 < cohort < 1:
+            return max(1, round(cohort * users))
+        if isinstance(cohort, float | int) and 1 <= cohort <= users and cohort == int(cohort):
+            return int(cohort)
         raise SalfError(
             f"cohort must be all, a share below 1, or a whole number from 1 to {users} (users), "
-            f"not {self.cohort}."
+            f"not {cohort}."
         )
 
     def local_work(self) -> "LocalWork":
@@ -238,6 +223,10 @@ class Settings:
         from salf.data.sampling import LocalWork
 
         return LocalWork(self.local_steps, self.local_epochs, self.client_lr)
+
+    def make_deadline(self) -> deadlines.Deadline | None:
+        """T_max of every round; None if rounds wait for everybody."""
+        return None if self.deadline is None else deadlines.parse(self.deadline)
 
     def make_optimiser(self) -> "Optimiser":
         """The server's optimiser, with its settings."""
@@ -270,14 +259,18 @@ class Settings:
 
     def to_toml(self) -> str:
         """All settings, as a file that the command line takes."""
-        table = {key(name): value for name, value in self.table().items() if name not in TABLES}
         # TOML has no null: a setting that is None is left out, an option is written as text.
+        table = {
+            key(name): value
+            for name, value in self.table().items()
+            if name not in TABLES and type(value) not in (NoneType, Unset)
+        }
         if "model" in self.given:  # which is there
             del table["model"]
-        options = {name: "none" if v is None else v for name, v in self.options.items()}
-        known = {n: value for n, value in table.items() if type(value) not in (NoneType, Unset)}
-        more = {name: each for name in ("given", "files") if (each := getattr(self, name))}
-        return tomli_w.dumps({**known, "options": options, **more})
+        table["options"] = {name: "none" if v is None else v for name, v in self.options.items()}
+        return tomli_w.dumps(
+            table | {name: each for name in ("given", "files") if (each := getattr(self, name))}
+        )
 
     def changed(self, **settings: Any) -> Self:
         """A config with other settings; those that are None stay as they are."""
@@ -296,9 +289,9 @@ class Settings:
         ]
         return [*map(key, found), *(f"the contents of its {n}" for n in changed)]
 
-    def table(self) -> dict[str, Any]:
-        """All settings by name."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+    def table(self, kind: type[Any] | None = None) -> dict[str, Any]:
+        """All settings by name, or those that a kind of config has."""
+        return {name: getattr(self, name) for name in names_of(kind or type(self))}
 
 
 def read_fields(given: Any) -> None:
@@ -333,8 +326,10 @@ def names_of(kind: type[Any]) -> list[str]:
     return [each.name for each in fields(kind)]
 
 
-def check_names(settings: Iterable[str], kind: type[Settings], said: Named = str) -> None:
-    """Refuse a setting that this kind of config does not have."""
+def check_names(
+    settings: Iterable[str], kind: type[Settings], said: Callable[[str], str] = str
+) -> None:
+    """Refuse a setting that this kind of config does not have; `said` is how it is called."""
     for name in settings:
         if name not in names_of(kind):
             known = (said(each) for each in names_of(kind) if each not in ("given", "files"))

@@ -17,7 +17,7 @@ from salf.common.pictures import SVG, svg
 from salf.common.process import kept_memory
 from salf.core.rows import Row, columns, with_metrics
 from salf.data import Samples
-from salf.engines import Loss, RowLoss
+from salf.engines import RowLoss
 from salf.problem import Predictor, Problem, evaluate
 from salf.simulation import ROUNDING, Simulation
 
@@ -43,11 +43,6 @@ def ends_run(on_round: OnRound | None, row: Row, model: nn.Module) -> bool:
     return False
 
 
-def loss_kind(loss: Loss) -> str:
-    """How a loss is applied, as a summary says it."""
-    return f"one value per {'row' if isinstance(loss, RowLoss) else 'user'}"
-
-
 @dataclass
 class Evaluation:
     """When the model of a run is evaluated: every so many rounds, or seconds of a simulated clock.
@@ -70,12 +65,10 @@ class Evaluation:
     def is_due(self, row: Row, before: float | None = None) -> bool:
         """Whether the model is always evaluated after this round, which began at time `before`."""
         if self.seconds and before is not None and row.clock is not None:
-            return self._points(row.clock) > self._points(before)
+            # How many are due up to each time, however the sum of times was rounded.
+            begun, now = (int(at * (1 + ROUNDING) // self.seconds) for at in (before, row.clock))
+            return now > begun
         return row.round % self.every == 0
-
-    def _points(self, clock: float) -> int:
-        """How many times an evaluation has become due, however the sum of times was rounded."""
-        return int(clock * (1 + ROUNDING) // self.seconds)
 
     def tested(self) -> dict[str, float]:
         """The metrics on the test data."""
@@ -90,26 +83,6 @@ class Evaluation:
         if samples is None:
             return {}
         return evaluate(self.by or self.problem, samples, self.problem.metrics)
-
-
-@dataclass
-class Training:
-    """A simulation, and when it is evaluated."""
-
-    simulation: Simulation
-    evaluation: Evaluation
-
-    def rows(self, rounds: int, seconds: float | None = None) -> Iterator[Row]:
-        """Train up to round `rounds` (0 for no limit), or as long as the simulated time allows."""
-        if seconds is not None and self.simulation.clock is None:
-            raise SalfError("seconds needs a clock, which this world does not have: use rounds.")
-        while not rounds or self.simulation.t < rounds:
-            start, before = perf_counter(), self.simulation.clock
-            row = self.simulation.step_until(seconds)
-            if row is None:
-                return
-            row = self.evaluation.measured(row, rounds, before)
-            yield replace(row, seconds=perf_counter() - start)
 
 
 @dataclass(frozen=True)
@@ -141,8 +114,8 @@ class History:
     @property
     def timed_curve(self) -> list[tuple[float, float]]:
         """(simulated seconds, accuracy) wherever it was measured; empty without a fleet."""
-        measured = [row for row in self.rows if row.accuracy is not None]
-        return [(row.clock, row.accuracy or 0.0) for row in measured if row.clock is not None]
+        both = ((row.clock, row.accuracy) for row in self.rows)
+        return [(at, found) for at, found in both if at is not None and found is not None]
 
     def curve_of(self, metric: str) -> list[tuple[int, float]]:
         """(round, value) of `loss` on held-out data, or of a metric of your own."""
@@ -177,37 +150,50 @@ class History:
         return f"<table>{''.join(cells)}</table>"
 
 
-def run_rounds(
-    training: Training,
-    rounds: int,
-    before: Sequence[Row] = (),
-    on_round: OnRound | None = None,
-    seconds: float | None = None,
-) -> History:
-    """Train up to round `rounds`, or until `on_round` stops it; `before` are the rows so far.
+@dataclass
+class Training:
+    """A simulation, and when it is evaluated."""
 
-    With `seconds`, as long as the simulated time allows, and then `rounds` may be 0 for any number.
-    """
-    rows, stopped, simulation = list(before), False, training.simulation
-    with kept_memory():
-        for row in training.rows(rounds, seconds):
-            rows.append(row)
-            if stopped := ends_run(on_round, row, simulation.model):
-                break
-        return history_of(training, rows, stopped)
+    simulation: Simulation
+    evaluation: Evaluation
 
+    def run(
+        self,
+        rounds: int,
+        seconds: float | None = None,
+        on_round: OnRound | None = None,
+        rows: list[Row] | None = None,
+    ) -> History:
+        """Train up to round `rounds` (0 for no limit), as long as the simulated time allows.
 
-def history_of(training: Training, rows: Sequence[Row], stopped: bool) -> History:
-    """The history of a run of which these are all rounds."""
-    engine, tested = training.simulation.engine, training.evaluation.tested()
-    return History(tuple(rows), tested, engine.name, engine.why, stopped, loss_kind(engine.loss))
+        `rows`, those of the rounds so far, get a row for each round before `on_round` is called,
+        which may end the run.
+        """
+        if seconds is not None and self.simulation.clock is None:
+            raise SalfError("seconds needs a clock, which this world does not have: use rounds.")
+        rows, stopped = [] if rows is None else rows, False
+        with kept_memory():
+            while not stopped and (not rounds or self.simulation.t < rounds):
+                start, before = perf_counter(), self.simulation.clock
+                row = self.simulation.step_until(seconds)
+                if row is None:
+                    break
+                row = self.evaluation.measured(row, rounds, before)
+                rows.append(replace(row, seconds=perf_counter() - start))
+                stopped = ends_run(on_round, rows[-1], self.simulation.model)
+            return self.history(rows, stopped)
+
+    def history(self, rows: Sequence[Row], stopped: bool) -> History:
+        """The history of a run of which these are all rounds."""
+        engine, tested = self.simulation.engine, self.evaluation.tested()
+        loss = f"one value per {'row' if isinstance(engine.loss, RowLoss) else 'user'}"
+        return History(tuple(rows), tested, engine.name, engine.why, stopped, loss)
 
 
 def part_done(row: Row, rounds: int, seconds: float | None) -> float:
     """How much of a run is done after this round, if it ends after its rounds or its seconds."""
-    by_rounds = row.round / rounds if rounds else 0.0
     by_clock = (row.clock or 0.0) / seconds if seconds else 0.0
-    return max(by_rounds, by_clock)
+    return max(row.round / rounds if rounds else 0.0, by_clock)
 
 
 def counted(
@@ -232,7 +218,7 @@ def watched(
     # Simulated seconds are no whole numbers: they are shown in percent.
     with Bar(what, total, counted=seconds is None) as bar:
 
-        def after(row: Row, model: nn.Module) -> None:
+        def shown(row: Row, model: nn.Module) -> None:
             nonlocal accuracy
             if row.accuracy is not None:
                 accuracy = f"accuracy {row.accuracy:.4f}"
@@ -241,4 +227,4 @@ def watched(
             if on_round is not None:
                 on_round(row, model)
 
-        yield after if bar.visible else on_round
+        yield shown if bar.visible else on_round

@@ -61,13 +61,11 @@ class Attack:
         for layer in layers:
             own = {name: update[name] for name in layer.parameters if name in update}
             made, factor = own, -self.strength if self.kind == "flip" else self.strength
-            if self.kind in ("random", "constant"):
-                made = {
-                    name: torch.ones_like(gradient)
-                    if self.kind == "constant"
-                    else torch.randn(gradient.shape, generator=generator).to(gradient)
-                    for name, gradient in own.items()
-                }
+            if self.kind == "constant":
+                made = {name: torch.ones_like(g) for name, g in own.items()}
+            elif self.kind == "random":
+                made = {n: torch.randn(g.shape, generator=generator).to(g) for n, g in own.items()}
+            if made is not own:
                 factor = self.strength * _norm(own) / (_norm(made) or 1.0)
             sent |= {name: factor * direction for name, direction in made.items()}
         return sent

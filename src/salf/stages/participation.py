@@ -40,9 +40,9 @@ class Participation:
     def reach(self, users: Users) -> Floats:
         """P(user u takes part in layer l), [L, users]; strangers are like the others."""
         # Before the first round all are taken for users that always come.
-        all_asked, all_part = (self._column(name) for name in ("asked", "part"))
-        mean = (all_part.sum(axis=0) + PRIOR) / (all_asked.sum() + PRIOR)
-        asked, part = (self._of(users, name) for name in ("asked", "part"))
+        every = self._column("part").sum(axis=0) + PRIOR
+        mean = every / (self._column("asked").sum() + PRIOR)
+        asked, part = self._of(users, "asked"), self._of(users, "part")
         return np.asarray((part + PRIOR * mean) / (asked + PRIOR)).T
 
     def intervals(self, users: Users) -> Floats:
@@ -68,7 +68,5 @@ class Participation:
 
     def _of(self, users: Users, name: str) -> Floats:
         """The entries of these users; 0 for those not known."""
-        known = self._column(name)
-        return np.concatenate([known, np.zeros_like(known, shape=(1, known.shape[1]))])[
-            self._table.rows(users)
-        ]
+        known, rows = self._column(name), self._table.rows(users)
+        return np.concatenate([known, np.zeros((1, known.shape[1]))])[rows]

@@ -26,7 +26,7 @@ from salf.core.compression import Compression, unpacked
 from salf.core.layers import Layers
 from salf.core.rules import LocalRule, Tensors
 from salf.methods import Method, RoundPlan
-from salf.methods.watch import Watch
+from salf.methods.asks import Watch
 from salf.stages.attacks import Attackers
 from salf.stages.compressed import Residuals
 from salf.stages.participation import Participation, Users
@@ -88,10 +88,11 @@ class Pipeline:
         self.residuals: Residuals | None = None
         if compression is not None and seed is not None:
             self.residuals = Residuals(compression, layers, seed)
+        # What is kept of the users, by name.
+        kept = ("participation", "recall", "votes", "residuals", "states")
+        self.kept: dict[str, Kept] = {name: k for name in kept if (k := getattr(self, name))}
 
-    def open(
-        self, t: int, everybody: float, own: Mapping[UserId, float] | None = None
-    ) -> LayerwiseAggregate:
+    def open(self, t: int, everybody: float, own: Mapping[UserId, float]) -> LayerwiseAggregate:
         """The aggregate of round t, to which users' updates are added.
 
         `everybody` is the weight of all users, `own` those of users that do not weigh 1.
@@ -102,7 +103,7 @@ class Pipeline:
             found = RobustAggregate(self.votes, layers, weights)
         if self.recall is not None:
             if self.recall.rule.stands_in:
-                found = StandIns(found, self.recall, t, own or {})
+                found = StandIns(found, self.recall, t, own)
             else:
                 found = Remembering(found, self.recall, t, everybody)
         changes = [
@@ -127,44 +128,28 @@ class Pipeline:
         trained = {name: w for name, w in self._weights.items() if w.requires_grad}
         return unpacked(sent, self.stages.compression, self._layers, trained)
 
-    def close(self, t: int, users: Users, part: Bools, weights: Floats | None = None) -> None:
-        """Learn from round t: its users were asked, and took part in layers, [L, users]."""
+    def close(self, t: int, weights: Mapping[UserId, float], part: Bools) -> None:
+        """Learn from round t: users of these weights were asked, who took part in [L, users]."""
         self.watch.check()
         if self.participation is not None:
-            self.participation.learn(users, part)
+            self.participation.learn([*weights], part)
         if self.recall is not None:
-            names = users.tolist() if isinstance(users, np.ndarray) else users
-            by_user = {} if weights is None else dict(zip(names, weights.tolist(), strict=True))
-            self.recall.learn(t, by_user)
+            self.recall.learn(t, weights)
 
     def chance(self, users: Users) -> Floats | None:
         """The reach of these users, [L, users]; None if it is not counted here."""
-        if self.participation is None or not self.method.asks.chance:
-            return None
-        return self.participation.reach(users)
+        known = self.participation if self.method.asks.chance else None
+        return None if known is None else known.reach(users)
 
     def intervals(self, users: Users) -> Floats | None:
         """FedAU's intervals of these users, [L, users]; None if the method does not use them."""
-        if self.participation is None or self.method.asks.cutoff is None:
-            return None
-        return self.participation.intervals(users)
+        known = None if self.method.asks.cutoff is None else self.participation
+        return None if known is None else known.intervals(users)
 
     @property
     def server_state(self) -> Mapping[str, Tensor]:
         """The method's state of the server."""
         return {} if self.states is None else self.states.server
-
-    @property
-    def kept(self) -> dict[str, Kept]:
-        """The parts that are kept of the users, by name."""
-        kept: dict[str, Kept | None] = {
-            "participation": self.participation,
-            "recall": self.recall,
-            "votes": self.votes,
-            "residuals": self.residuals,
-            "states": self.states,
-        }
-        return {name: each for name, each in kept.items() if each is not None}
 
 
 def _check(stages: Stages, method: Method) -> None:
@@ -217,33 +202,28 @@ class Voice:
         """Add the weights of round t, before what is remembered changes by it."""
         if not len(self.total):
             return
-        if recall is not None:
-            self._hear_with_memory(plan, t, recall, everybody)
+        if recall is None:
+            for group in plan.groups:
+                # Not mean(), which takes twice as long on so few numbers.
+                self.total[group.users] += group.weights.sum(axis=0) / len(group.weights)
             return
+        heard = np.zeros((len(recall.layers), len(self.total)))
         for group in plan.groups:
-            # Not mean(), which takes twice as long on so few numbers.
-            self.total[group.users] += group.weights.sum(axis=0) / len(group.weights)
-
-    def _hear_with_memory(self, plan: RoundPlan, t: int, recall: Recall, everybody: float) -> None:
-        remembered, rule = np.array(recall.remembered, np.int64), recall.rule
-        new = np.zeros((len(recall.layers), len(self.total)))
-        for group in plan.groups:
-            new[:, group.users] = group.weights
-        old = np.zeros_like(new)
-        for layer, weights in enumerate(new):
-            here = np.flatnonzero(weights).tolist() if rule.stands_in else []
-            absent = recall.absent(t, layer, here)[: len(remembered)]
-            if rule.stands_in:
-                # All together weigh 1: who arrived by number, who did not by what is left.
-                if (total := len(here) + absent.sum()) > 0:
-                    new[layer] *= len(here) / total
-                    old[layer, remembered] = absent / total
-            else:
-                # What arrives takes the place of what is remembered of its user.
-                left = recall.left(t)[: len(remembered), layer]
-                new[layer, remembered] *= 1 - left * rule.beta
-                old[layer, remembered] = absent * rule.beta / everybody
-        self.total += (new + old).mean(axis=0)
+            heard[:, group.users] = group.weights
+        rows, beta = np.array(recall.remembered, np.int64), recall.rule.beta
+        left = recall.left(t)[: len(rows)].T
+        counts = left * recall.weight[: len(rows)]
+        if recall.rule.stands_in:
+            # All together weigh 1: who arrived by number, who did not by what is left.
+            here, counts = np.sum(heard > 0, axis=1), np.where(heard[:, rows] > 0, 0.0, counts)
+            total = np.maximum(here + counts.sum(axis=1), np.finfo(float).tiny)
+            heard *= (here / total)[:, None]
+            heard[:, rows] += counts / total[:, None]
+        else:
+            # What arrives takes the place of what is remembered of its user.
+            heard[:, rows] *= 1 - left * beta
+            heard[:, rows] += counts * beta / everybody
+        self.total += heard.mean(axis=0)
 
     def parts(self) -> Floats:
         """Each user's part, which sum to 1; empty if nothing was heard or kept."""

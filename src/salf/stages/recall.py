@@ -58,7 +58,8 @@ class Recall:
         return self._table.columns["last"].numpy()
 
     @property
-    def _weight(self) -> Floats:
+    def weight(self) -> Floats:
+        """The weight of the user of each row."""
         return self._table.columns["weight"].numpy()
 
     def _left(self, age: Ints) -> Floats:
@@ -78,7 +79,7 @@ class Recall:
 
     def absent(self, t: int, layer: int, here: Iterable[UserId]) -> Floats:
         """The weights in round t of the rows of absent users, in a layer (from 0)."""
-        counts = self.left(t)[:, layer] * self._weight
+        counts = self.left(t)[:, layer] * self.weight
         counts[[self._table.row[user] for user in here if user in self._table.row]] = 0.0
         return counts
 
@@ -96,7 +97,7 @@ class Recall:
         """Round t is over: its updates are the last ones of their users, who weigh 1 or this."""
         for user, update in self._new.items():
             row = self._place(user)
-            self._weight[row] = weights.get(user, 1.0)
+            self.weight[row] = weights.get(user, 1.0)
             for name, value in update.items():
                 self._table.columns[f"value {name}"][row] = value
                 self._last[row, self.layers.index_of[name]] = t
@@ -144,7 +145,7 @@ class Remembering(Changing):
 
     def total(self, weights: PerLayer, divisor: PerLayer | None = None) -> Step:
         step, recall = self._inner.total(weights, divisor), self._recall
-        shares = recall.left(self._t) * recall._weight[:, None] / self._everybody
+        shares = recall.left(self._t) * recall.weight[:, None] / self._everybody
         for layer in np.flatnonzero(shares.any(axis=0)).tolist():
             mean = recall.sum_of(layer, shares[:, layer], self._inner)
             for name, value in mean.items():

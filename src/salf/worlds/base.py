@@ -147,11 +147,10 @@ class World(ABC):
         """These users when the server takes a step whenever `size` updates have arrived."""
         raise SalfError(f"a buffer of updates {NEEDS_CLOCK}")
 
-    def timely(self, fastest: float, measured: bool, most: int) -> "World":
+    def timely(self, fastest: float, most: int) -> "World":
         """These users when each is given what fits into the time of the `fastest` part of them.
 
-        That is the time they are expected to need, or, if `measured`, the time they will need. No
-        user does the planned local steps more than `most` times.
+        No user does the planned local steps more than `most` times.
         """
         raise SalfError(f"assigning work that fits {NEEDS_CLOCK}")
 

@@ -85,6 +85,6 @@ def test_in_a_run_who_holds_what_decides_who_takes_part():
     chances = simulation.world.timing.devices.availability.chances
     expected = ByLabels(0.3, 1.0, 0).of_users(simulation.data.label_mixes()).chances
     np.testing.assert_array_equal(chances, expected)
-    reached = [row.reached[0] for row in training.rows(0, 200.0)]
+    reached = [row.reached[0] for row in training.run(0, 200.0).rows]
     error = np.sqrt((chances * (1 - chances)).sum() / len(reached))
     assert abs(np.mean(reached) - chances.sum()) <= 4.5 * error

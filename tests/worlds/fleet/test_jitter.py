@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from salf.common.errors import SalfError
-from salf.core.draws import Keyed, Unkeyed
+from salf.core.draws import Keyed
 from salf.worlds.fleet.jitter import ExponentialLayers, LogNormal
 
 DRAWS = 40_000
@@ -54,12 +54,6 @@ def test_erlang_chances_hold_for_long_budgets_and_many_layers():
     assert not none.any()
 
 
-def test_without_spread_a_log_normal_device_is_steady():
-    nominal, one = NOMINAL[None], np.array([0])
-    budget = np.array([[0.5, 0.9, 1.6]])
-    assert LogNormal(0.0).chance(nominal, budget, one)[0].tolist() == [1, 0, 1]
-
-
 def test_a_negative_control_is_rejected():
     """The tolerance would notice a spread of 0.46 in place of 0.4."""
     users, nominal = np.arange(DRAWS), np.tile(NOMINAL, (DRAWS, 1))
@@ -67,14 +61,6 @@ def test_a_negative_control_is_rejected():
     chance = LogNormal(0.4).chance(nominal[:1], np.full((1, 3), 0.9), users[:1])
     with pytest.raises(AssertionError):
         close((complete <= 0.9).mean(axis=0), chance[0])
-
-
-def test_laws_draw_without_keys_too():
-    nominal = np.tile(NOMINAL, (1000, 1))
-    complete = LogNormal(0.5).complete(
-        nominal, Unkeyed(np.random.default_rng(0)), np.zeros(1000, np.int64)
-    )
-    assert len(np.unique(complete[:, 0])) == 1000
 
 
 def test_a_negative_spread_is_refused():

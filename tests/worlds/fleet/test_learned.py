@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from by_hand import timing_of
 
 import interrupted
 import salf
@@ -13,7 +14,6 @@ from salf.worlds.fleet.cost import Cost
 from salf.worlds.fleet.devices import Fleet
 from salf.worlds.fleet.jitter import ExponentialLayers, LogNormal
 from salf.worlds.fleet.learned import LearnedReach
-from salf.worlds.fleet.timing import Timing
 
 LAYERS, USERS = 5, 12
 EVERYBODY = np.arange(USERS)
@@ -23,13 +23,7 @@ SPEEDS = np.exp(np.linspace(-0.5, 0.5, USERS))
 
 
 def timing(jitter, speeds=SPEEDS):
-    devices = Fleet.of(speeds, jitter=jitter, counted="layers")
-    return Timing(
-        devices,
-        COST,
-        lambda users: np.full(len(users), 16),
-        lambda users: np.ones(len(users), np.int64),
-    )
+    return timing_of(Fleet.of(speeds, jitter=jitter, counted="layers"), COST, rows=16)
 
 
 def depths(times, seconds, t, users=None):
@@ -73,15 +67,6 @@ def test_it_predicts_deadlines_that_were_not_tried(law):
         assert error.mean() < 0.05
         tried = np.abs(times.reach(EVERYBODY, 0.0, 4.0) - truth)
         assert error.mean() < tried.mean() / 3  # better than to take over what was seen
-
-
-def test_it_learns_from_several_deadlines_with_a_wrong_nominal_time():
-    times = timing(LogNormal(0.3))
-    wrong = 3 * times.expected_done(EVERYBODY)
-    model, known = learned(times, [2.0, 4.0, 7.0], nominal=wrong)
-    for seconds in (2.0, 3.0, 4.0, 5.5, 7.0):
-        truth = times.reach(EVERYBODY, 0.0, seconds)
-        assert np.abs(model.reach(known, EVERYBODY, seconds) - truth).mean() < 0.04
 
 
 def test_who_always_finishes_or_never_does_is_only_known_to_be_faster_or_slower():

@@ -29,13 +29,12 @@ def kind(request, monkeypatch):
     return request.param
 
 
-def timely(fastest, times="measured", **settings):
-    return method("timelyfl", fastest=fastest, times=times).world(
+def timely(fastest, **settings):
+    return method("timelyfl", fastest=fastest).world(
         OnFleet(timing(**{"speeds": SPEEDS, **settings}), None)
     )
 
 
-@pytest.mark.parametrize("times", ["measured", "expected"])
 @pytest.mark.parametrize(
     ("fastest", "seconds", "steps", "depths"),
     [
@@ -47,10 +46,8 @@ def timely(fastest, times="measured", **settings):
         (1.0, 10 / 3, [3, 1, 1], [1, 1, 1]),
     ],
 )
-def test_users_are_given_what_fits_into_the_time_of_the_fastest(
-    fastest, seconds, steps, depths, times
-):
-    found, memory = rounds(timely(fastest, times), 2)
+def test_users_are_given_what_fits_into_the_time_of_the_fastest(fastest, seconds, steps, depths):
+    found, memory = rounds(timely(fastest), 2)
     for arrived in found:
         assert arrived.steps.tolist() == steps
         assert arrived.depth.tolist() == depths
@@ -93,26 +90,13 @@ class Slower(Jitter):
     """In round 1 user 1 needs 1.5 times as long as usual."""
 
     def complete(self, nominal, draws, users):
-        first = isinstance(draws, Keyed) and draws.t == 1  # expected times are of no round
-        return nominal.cumsum(axis=1) * np.where((users == 1) & first, 1.5, 1.0)[:, None]
+        factor = np.where((users == 1) & (draws.t == 1), 1.5, 1.0)
+        return nominal.cumsum(axis=1) * factor[:, None]
 
 
-def of_slower(times):
-    made = timing(speeds=SPEEDS, jitter=Slower())
-    return method("timelyfl", fastest=2 / 3, times=times).world(OnFleet(made, None))
-
-
-def test_a_user_slower_than_expected_delivers_nothing():
-    """T = 2 s, and user 1 is done after 3 s."""
-    first, second = rounds(of_slower("expected"), 2)[0]
-    assert first.depth.tolist() == [1, 3, 2]
-    assert first.spent.seconds == pytest.approx(2.0)
-    assert second.depth.tolist() == [1, 1, 2]
-
-
-def test_a_user_that_measures_its_speed_is_given_less():
+def test_a_user_that_is_slower_in_a_round_is_given_less():
     """T is 3 s, the second fastest of 1, 3 and 3.33 s: 3 steps, 1 step, layer 2."""
-    first, second = rounds(of_slower("measured"), 2)[0]
+    first, second = rounds(timely(2 / 3, jitter=Slower()), 2)[0]
     assert first.steps.tolist() == [3, 1, 1]
     assert first.depth.tolist() == [1, 1, 2]
     assert first.spent.seconds == pytest.approx(3.0)

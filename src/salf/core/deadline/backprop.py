@@ -6,7 +6,7 @@ backward pass ends before that layer, not after it.
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
@@ -78,8 +78,7 @@ class Backpropagation:
         if more and self.times.first_layer() > limit:
             return Partial(len(self.layers) + 1, {}, None, 0.0, {}, 0.0)
         trying = self.retry.due and not more
-        accelerators = _accelerators(self.model.parameters())
-        round = _Round(limit, self.times, self._now, accelerators, trying=trying, more=more)
+        round = _Round(limit, self.times, self._now, trying=trying, more=more)
         value, gradients = None, {}
         learned: dict[int, float] = {}  # what else than the time it took is learned of a stage
         chance = self.times.chance(limit)
@@ -114,10 +113,8 @@ class Backpropagation:
         trainable = {
             n: p for n, p in self.model.named_parameters() if n in number and p.requires_grad
         }
-        nodes = _nodes_of([loss] if loss.requires_grad else [])
-        # Only at the leaves: nodes of functions of one's own may have such an attribute too.
-        used = {id(getattr(n, "variable", None)) for n in nodes if not n.next_functions}
-        awaited = {name: p for name, p in trainable.items() if id(p) in used}
+        leaves = _leaves_of(loss) if loss.requires_grad else set()
+        awaited = {name: p for name, p in trainable.items() if id(p) in leaves}
         if trainable and not awaited:
             raise SalfError(
                 "the loss depends on no trainable parameter of the model: "
@@ -181,7 +178,6 @@ class _Round:
         deadline: float,
         times: StageTimes,
         now: Callable[[], float],
-        accelerators: Collection[torch.device],
         *,
         trying: bool,
         more: bool,
@@ -192,7 +188,7 @@ class _Round:
         self.began: list[float] = []  # when modules of the forward pass did, since the start
         self._pending = [0] * (times.last + 1)  # parameters without their gradient, by layer
         self._deadline, self._times, self._now, self._trying = deadline, times, now, trying
-        self._more, self._accelerators = more, accelerators
+        self._more = more
         self._took = self._usual = 0.0  # by the stages of this round, and by them in other rounds
 
     def elapsed(self) -> float:
@@ -200,8 +196,8 @@ class _Round:
 
     def lap(self, stage: int) -> None:
         """A stage is complete: it took the time since the one before it was."""
-        for device in self._accelerators:  # they run asynchronously
-            torch.accelerator.synchronize(device)
+        if torch.accelerator.is_available():  # it runs asynchronously
+            torch.accelerator.synchronize()
         now = self._now()
         self.seconds[stage] = now - self._mark
         self._mark = now
@@ -258,17 +254,14 @@ class _Round:
             self.seconds[self.depth] = 0.0
 
 
-def _accelerators(parameters: Iterable[Tensor]) -> set[torch.device]:
-    return {parameter.device for parameter in parameters if parameter.device.type != "cpu"}
-
-
-def _nodes_of(outputs: Iterable[Tensor]) -> list[Node]:
-    """All nodes of the backward pass of these outputs."""
-    ahead = [get_gradient_edge(output).node for output in outputs]
+def _leaves_of(output: Tensor) -> set[int]:
+    """The ids of the tensors at which the backward pass of this output ends."""
+    ahead: list[Node] = [get_gradient_edge(output).node]
     found = set(ahead)
     for node in ahead:  # which grows on the way
         for below, _ in node.next_functions:
             if below is not None and below not in found:
                 found.add(below)
                 ahead.append(below)
-    return ahead
+    # Only at the ends: nodes of functions of one's own may have such an attribute too.
+    return {id(getattr(node, "variable", None)) for node in ahead if not node.next_functions}

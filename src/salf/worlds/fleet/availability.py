@@ -67,10 +67,6 @@ class Availability(ABC):
         """The availability of users who have these devices."""
         return Assigned(self, devices)
 
-    def unknown(self, devices: int) -> list[int]:
-        """States of so many devices of which nothing is known."""
-        return []
-
 
 class Always(Availability):
     """Every device is always available."""
@@ -127,31 +123,26 @@ class DayAndNight(Availability):
         return np.maximum(opens, times), opens + length
 
 
-class Drawn(Availability):
-    """Devices whose intervals are drawn, a block of them at a time."""
-
-    @abstractmethod
-    def _at(self, devices: Ints, times: Floats) -> tuple[Ints, Floats]:
-        """For each device a block that begins before the time, and when it begins."""
-
-    @abstractmethod
-    def _block(self, devices: Ints, block: Ints, begin: Floats) -> tuple[Floats, Floats, Floats]:
-        """When the intervals in a block of each device begin and end, and when the block does."""
-
-    def window(self, devices: Ints, times: Floats) -> tuple[Floats, Floats]:
-        opens, closes = np.full((2, len(devices)), np.inf)
-        (block, begin), going = self._at(devices, times), np.arange(len(devices))
-        while len(going):
-            starts, ends, after = self._block(devices[going], block, begin)
-            later = ends > times[going, None]
-            has, first = later.any(axis=1), later.argmax(axis=1)[:, None]
-            opens[going[has]] = np.take_along_axis(starts, first, axis=1)[has, 0]
-            closes[going[has]] = np.take_along_axis(ends, first, axis=1)[has, 0]
-            going, block, begin = going[~has], block[~has] + 1, after[~has]
-        return np.maximum(opens, times), closes
+Block = tuple[Floats, Floats, Floats]  # when its intervals begin and end, and when it does
 
 
-class OnAndOff(Drawn):
+def first_after(
+    draw: Callable[..., Block], devices: Ints, times: Floats, block: Ints, begin: Floats
+) -> tuple[Floats, Floats]:
+    """The first interval of each device that ends after a time, looked for block after block."""
+    opens, closes = np.full((2, len(devices)), np.inf)
+    going = np.arange(len(devices))
+    while len(going):
+        starts, ends, after = draw(devices[going], block, begin)
+        later = ends > times[going, None]
+        has, first = later.any(axis=1), later.argmax(axis=1)[:, None]
+        opens[going[has]] = np.take_along_axis(starts, first, axis=1)[has, 0]
+        closes[going[has]] = np.take_along_axis(ends, first, axis=1)[has, 0]
+        going, block, begin = going[~has], block[~has] + 1, after[~has]
+    return np.maximum(opens, times), closes
+
+
+class OnAndOff(Availability):
     """Devices come and go: available for a time, then not, for random times of their own.
 
     `on` and `off` are the mean times. Times off are exponential. Times on are exponential too,
@@ -171,14 +162,14 @@ class OnAndOff(Drawn):
     def __getstate__(self) -> dict[str, Any]:  # a copy need not know what was looked at
         return {**self.__dict__, "_begins": {}}
 
-    def _at(self, devices: Ints, times: Floats) -> tuple[Ints, Floats]:
+    def window(self, devices: Ints, times: Floats) -> tuple[Floats, Floats]:
         begins = [self._begins.setdefault(device, [0.0]) for device in devices.tolist()]
         pairs = zip(begins, times.tolist(), strict=True)
         block = [bisect_right(own, time) - 1 for own, time in pairs]
         begin = [own[number] for own, number in zip(begins, block, strict=True)]
-        return np.array(block, np.int64), np.array(begin)
+        return first_after(self._block, devices, times, np.array(block), np.array(begin))
 
-    def _block(self, devices: Ints, block: Ints, begin: Floats) -> tuple[Floats, Floats, Floats]:
+    def _block(self, devices: Ints, block: Ints, begin: Floats) -> Block:
         n = self.CYCLES
         u = keyed_uniform(self.seed, 0, devices, Purpose.AVAILABLE, 3 * n + 3, block[:, None] + 1)
         on = self._time_on(u[:, :n], u[:, n : 2 * n])
@@ -303,8 +294,13 @@ class Intervals(Availability):
             own.setdefault(int(device), []).append((start, end))
         return cls({device: sorted(pairs) for device, pairs in own.items()})
 
-    def unknown(self, devices: int) -> list[int]:
-        return [device for device in range(devices) if device not in self._own]
+    def check(self, devices: int) -> None:
+        """Refuse so many devices if nothing is known of one."""
+        if absent := [device for device in range(devices) if device not in self._own]:
+            raise SalfError(
+                f"{len(absent)} of {devices} devices have no intervals, such as device "
+                f"{absent[0]} (numbered from 0): add the intervals in which each is available."
+            )
 
     def window(self, devices: Ints, times: Floats) -> tuple[Floats, Floats]:
         opens, closes = np.full((2, len(devices)), np.inf)
@@ -319,7 +315,7 @@ class Intervals(Availability):
         return np.maximum(opens, times), closes
 
 
-class Slots(Drawn):
+class Slots(Availability):
     """Time is cut into slots; in each, a device is available with its own chance, independently.
 
     With a deadline of one slot this is Bernoulli participation, round by round.
@@ -330,10 +326,11 @@ class Slots(Drawn):
     def __init__(self, chances: Floats, slot: float, seed: int = 0) -> None:
         self.chances, self.slot, self.seed, self.memory = chances, slot, seed, slot
 
-    def _at(self, devices: Ints, times: Floats) -> tuple[Ints, Floats]:
-        return np.floor(times / self.slot).astype(np.int64) // self.AT_ONCE, times
+    def window(self, devices: Ints, times: Floats) -> tuple[Floats, Floats]:
+        block = np.floor(times / self.slot).astype(np.int64) // self.AT_ONCE
+        return first_after(self._block, devices, times, block, times)
 
-    def _block(self, devices: Ints, block: Ints, begin: Floats) -> tuple[Floats, Floats, Floats]:
+    def _block(self, devices: Ints, block: Ints, begin: Floats) -> Block:
         n = self.AT_ONCE
         u = keyed_uniform(self.seed, block[:, None], devices, Purpose.AVAILABLE, n, 1)
         slot = block[:, None] * n + np.arange(n)

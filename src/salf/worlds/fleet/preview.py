@@ -87,19 +87,17 @@ def _plain(seconds: float) -> str:
     return f"{seconds:,.0f}" if seconds >= 99.5 else f"{seconds:.3g}"
 
 
-Cohorts = Callable[[int], Ints]  # the users asked in a round
-
-
 def preview(
     fleet: str,
     timing: Timing,
     layers: tuple[str, ...],
     deadline: float | str | None = None,
-    cohorts: Cohorts | None = None,
+    cohorts: Callable[[int], Ints] | None = None,
 ) -> Preview:
     """The preview of users with these times; by default of the deadline `auto` starts with.
 
-    Of a schedule, it is that of its first deadline. Without `cohorts`, all users are asked.
+    Of a schedule, it is that of its first deadline. `cohorts` are the users asked in each round, by
+    default all.
     """
     users = evenly(np.arange(timing.users), MOST_USERS)
     found = deadlines.Auto() if deadline is None else deadlines.parse(deadline)
@@ -131,19 +129,9 @@ def preview(
         _unreached(timing, asked(t), start, seconds)
         for t, start in enumerate(np.resize(starts, drawn).tolist(), 1)
     ]
-    return Preview(
-        fleet,
-        timing.users,
-        size,
-        layers,
-        seconds,
-        expected,
-        reach[-1],
-        np.mean(unreached, axis=0),
-        np.array(slowest),
-        offered,
-        reach[:-1].mean(axis=2),
-    )
+    of = fleet, timing.users, size, layers, seconds, expected, reach[-1]
+    nobody, waiting = np.mean(unreached, axis=0), np.array(slowest)
+    return Preview(*of, nobody, waiting, offered, reach[:-1].mean(axis=2))
 
 
 def _unreached(timing: Timing, asked: Ints, start: float, seconds: float) -> Floats:

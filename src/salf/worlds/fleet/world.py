@@ -13,12 +13,12 @@ import numpy as np
 
 from salf.common.errors import SalfError
 from salf.core.arrivals import Arrivals, Floats, Ints, Spent, evenly
-from salf.core.draws import Draws, Purpose, Unkeyed
+from salf.core.draws import Draws, Purpose
 from salf.worlds.base import DUE, GIVEN, Arrived, Memory, World
 from salf.worlds.fleet.deadlines import Auto, Deadline, missing
 from salf.worlds.fleet.jitter import ROUNDING
 from salf.worlds.fleet.learned import LearnedReach
-from salf.worlds.fleet.timing import Round, Tasks, Timing
+from salf.worlds.fleet.timing import Round, Timing
 
 # What is remembered, [2, 1 + users]: first the clock and the deadline of the next round; then, of
 # every user at work on an update, the round it was given its model and when it will deliver. Where
@@ -26,7 +26,6 @@ from salf.worlds.fleet.timing import Round, Tasks, Timing
 CLOCK, TMAX = (0, 0), (1, 0)
 LEARNED = 2
 LEAST = 1e-12  # seconds that work takes at least
-DRAWN = 64  # rounds of which the usual times are the mean
 
 
 class OnFleet(World):
@@ -123,8 +122,8 @@ class OnFleet(World):
     def buffered(self, size: int) -> World:
         return Buffered(self.timing, size)
 
-    def timely(self, fastest: float, measured: bool, most: int) -> World:
-        return Timely(self.timing, fastest, measured, most)
+    def timely(self, fastest: float, most: int) -> World:
+        return Timely(self.timing, fastest, most)
 
 
 class Waiting(OnFleet):
@@ -244,58 +243,45 @@ class Timely(OnFleet):
     """A round lasts as long as the `fastest` part of its users need; all are given what fits.
 
     Users that can do the planned local steps several times in that time do, at most `most` times;
-    the others do the steps, and of the last one the layers, that fit. What a user was given arrives
-    in time as a whole or not at all. How long it takes is estimated before the round: as long as on
-    average, or, if `measured`, as if devices knew how fast they are in this round.
+    the others do the steps, and of the last one the layers, that fit. Devices know before the round
+    how fast they are in it, so what a user was given arrives in time.
     """
 
     surely = True  # nobody asks for p_l
 
-    def __init__(self, timing: Timing, fastest: float, measured: bool, most: int) -> None:
+    def __init__(self, timing: Timing, fastest: float, most: int) -> None:
         super().__init__(timing, None)
-        self.fastest, self.measured, self.most = fastest, measured, most
+        self.fastest, self.most = fastest, most
 
     def arrivals(self, t: int, draws: Draws, users: Ints, memory: Memory) -> Arrived:
         times, given, seconds = self._given(draws, users, self.clock(memory))
-        finish = np.where(given > 0, times.done[times.tasks.each, np.maximum(given - 1, 0)], np.inf)
-        reached = np.where(finish <= seconds * (1 + ROUNDING), given, 0)
-        took = min(float(finish[given > 0].max()), seconds)
+        done = times.done[times.tasks.each, np.maximum(given - 1, 0)]
+        took = min(float(done[given > 0].max()), seconds)
         after = memory.copy()
         after[CLOCK] += took
-        return times.tasks.arrivals(reached, spent=times.spent(reached, took)), after
+        return times.tasks.arrivals(given, spent=times.spent(given, took)), after
 
     def _given(self, draws: Draws, users: Ints, clock: float) -> tuple[Round, Ints, float]:
         """The users' times, how many milestones each is given, and the length of the round."""
         once = self.timing.round(draws, users, clock)
-        tasks = once.tasks
-        estimated = once.done if self.measured else self._usual(tasks)
-        total, links = tasks.finish(estimated), tasks.finish(tasks.links)
+        tasks, links = once.tasks, once.tasks.finish(once.tasks.links)
         # The time in which so many of the users are done.
-        wanted = max(1, int(np.ceil(self.fastest * len(total) * (1 - ROUNDING))))
-        known = np.sort(total[np.isfinite(total)])[:wanted]
+        wanted = max(1, int(np.ceil(self.fastest * len(users) * (1 - ROUNDING))))
+        known = np.sort(once.finish[np.isfinite(once.finish)])[:wanted]
         seconds = finite(float(known[-1]) if len(known) else np.inf)
         in_time = seconds * (1 + ROUNDING)
+        fit = np.floor((in_time - links) / np.maximum(once.finish - links, LEAST))
         # Where the others are away for hours, millions of steps would fit.
-        fit = np.minimum(np.floor((in_time - links) / np.maximum(total - links, LEAST)), self.most)
-        epochs = np.maximum(fit, 1).astype(np.int64)
+        epochs = np.clip(fit, 1, self.most).astype(np.int64)
         times = self.timing.round(draws, users, clock, epochs)
-        if self.measured:  # the next steps may take longer than the first
-            fit = np.minimum(fit, times.reached(in_time) // tasks.milestones)
-            epochs = np.maximum(fit, 1).astype(np.int64)
-        some = ((estimated <= in_time) & tasks.within).sum(axis=1)
-        given = np.where(fit >= 1, epochs * tasks.milestones, some)
+        # The next steps may take longer than the first.
+        fit = np.minimum(epochs, times.reached(in_time) // tasks.milestones)
+        epochs = np.maximum(fit, 1)
+        given = np.where(fit >= 1, epochs * tasks.milestones, once.reached(in_time))
         within = np.arange(times.tasks.work.shape[1]) < given[:, None]
         work = np.where(within, times.tasks.work, 0.0)
         only = replace(times.tasks, planned=tasks.planned * epochs, work=work)
         return replace(times, tasks=only), given, seconds
-
-    def _usual(self, tasks: Tasks) -> Floats:
-        """When milestones are done on average, of devices that are available."""
-        jitter, mean = self.timing.devices.jitter, np.zeros_like(tasks.nominal)
-        draws = Unkeyed(np.random.default_rng(0))  # always the same, so that estimates are
-        for _ in range(DRAWN):
-            mean += jitter.complete(tasks.nominal, draws, tasks.users) / DRAWN
-        return mean + tasks.links
 
 
 def deadline_for(timing: Timing, target: float) -> float:
