@@ -88,10 +88,10 @@ def live(model: nn.Module, users: int, rule: str) -> Round:
 
     def one() -> float:
         sent = []
-        for name, depth in zip(names, depths, strict=True):
+        for depth in depths:
             due = [each for layer in list(server.layers)[depth - 1 :] for each in layer.parameters]
             tensors = {each: torch.randn(server.weights[each].shape) for each in due}
-            sent.append(encode(Update(name, server.t + 1, int(depth), tensors)))
+            sent.append(encode(Update(int(depth), tensors)))
         begin = perf_counter()
         server.open(names)
         for name, data in zip(names, sent, strict=True):
@@ -136,11 +136,11 @@ SERIES = {
         "layers of an MLP, 30 users", sizes(3, 100), lambda n: simulated(chain(n), 30)
     ),
     "steps-mlp": Series(
-        "local steps, MLP, 30 users", [1, 2, 5, 10, 20, 50],
+        "local steps, MLP, 30 users", [2, 5, 10, 20, 50],
         lambda n: simulated(paper("mlp"), 30, steps=n),
     ),
     "steps-cnn": Series(
-        "local steps, CNN, 30 users", [1, 2, 5, 10, 20],
+        "local steps, CNN, 30 users", [2, 5, 10, 20],
         lambda n: simulated(paper("cnn"), 30, steps=n),
     ),
     **{
@@ -202,7 +202,6 @@ def measured(names: Sequence[str], quick: bool) -> Iterator[tuple[str, list[dict
 def draw(result: dict[str, list[dict[str, float]]], path: Path) -> None:
     """Time and memory of every series, log over log, as PNG and SVG."""
     import altair as alt
-
     from salf.report.pictures import pictures, spec, write
 
     rows = [
