@@ -34,8 +34,7 @@ import numpy as np
 
 from common import JOBS
 from salf.data import load
-from salf.data.files import cache_folder
-from salf.data.loading import synthetic
+from salf.data.loading import cache_folder, synthetic
 
 HERE = Path(__file__).parent
 PLACE = HERE.parent / ".peers"  # environments and data

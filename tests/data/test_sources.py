@@ -8,7 +8,7 @@ import pytest
 
 from salf.common.errors import SalfError
 from salf.common.files import write_whole
-from salf.data.files import cache_folder
+from salf.data.loading import cache_folder
 from salf.data.named import RECIPES
 from salf.data.sources import web
 

@@ -1,19 +1,29 @@
 """The idx format of MNIST and its kin: a magic number, the dimensions, then the bytes."""
 
+import gzip
 import math
 import re
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from salf.common.errors import SalfError
-from salf.data.files import DataFile, read_files
 from salf.data.samples import DataSet, Samples
 
 PARTS = ("train-images", "train-labels", "t10k-images", "t10k-labels")
+
+
+class DataFile(NamedTuple):
+    """The content of a file, unpacked, and its path for errors."""
+
+    path: Path
+    content: NDArray[np.uint8]
 
 
 def load_idx(folder: Path) -> DataSet:
@@ -37,6 +47,23 @@ def _half(files: Mapping[str, DataFile], half: str) -> Samples:
             "images have 3 or 4 dimensions, and each of them one label."
         )
     return Samples(x.unsqueeze(1) if x.dim() == 3 else x, y.long())
+
+
+def read_files(paths: Mapping[str, Path], parts: Iterable[str], where: Path) -> dict[str, DataFile]:
+    """The files of a data set by part, unpacked if their name ends in .gz."""
+    if missing := [part for part in parts if part not in paths]:
+        raise SalfError(f"{where} is incomplete: it has no file for {', '.join(missing)}.")
+    return {part: DataFile(path, _read(path)) for part, path in paths.items()}
+
+
+def _read(path: Path) -> NDArray[np.uint8]:
+    if path.suffix != ".gz":
+        return np.fromfile(path, np.uint8)
+    try:
+        # A bytearray, because torch wants memory that it may write to.
+        return np.frombuffer(bytearray(gzip.decompress(path.read_bytes())), np.uint8)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise SalfError(f"{path} cannot be unpacked: {error}.") from error
 
 
 def find_parts(folder: Path) -> dict[str, Path]:

@@ -1,10 +1,12 @@
 """From the name of a data set, as people write it, to the data set."""
 
 import logging
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import platformdirs
 import torch
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
@@ -14,7 +16,6 @@ from salf.common import Report, registry
 from salf.common.errors import SalfError, unknown
 from salf.data.digits import NAME as DIGITS
 from salf.data.digits import load_digits
-from salf.data.files import cache_folder
 from salf.data.idx import load_idx
 from salf.data.images import load_folder
 from salf.data.named import CLASSES, RECIPES, load_named
@@ -50,6 +51,13 @@ def load(
     if kind in FROM_PATH and value:
         return FROM_PATH[kind](Path(value).expanduser())
     return _own(spec)
+
+
+def cache_folder() -> Path:
+    """Where data sets are kept: $SALF_CACHE, else $XDG_CACHE_HOME/salf, else the system's place."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    usual = Path(base) / "salf" if base else platformdirs.user_cache_path("salf", appauthor=False)
+    return Path(os.environ.get("SALF_CACHE") or usual).expanduser()
 
 
 def example(spec: str, rows: int) -> tuple[Tensor, int]:

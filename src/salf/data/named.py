@@ -15,8 +15,7 @@ from salf.common import Report
 from salf.common.bars import Bar
 from salf.common.errors import DataUnavailable, SalfError
 from salf.common.files import write_whole
-from salf.data.files import DataFile, read_files
-from salf.data.idx import PARTS, decode_idx, find_parts
+from salf.data.idx import PARTS, DataFile, decode_idx, find_parts, read_files
 from salf.data.samples import DataSet, Samples
 from salf.data.sources import Source, packaged, web
 

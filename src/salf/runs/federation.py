@@ -22,8 +22,7 @@ from salf.core.narrow import narrowed
 from salf.core.server import Schedule, schedule
 from salf.data import DataSet, Partitioned, Samples, UsersData, holdout, load, some, split
 from salf.data import given as by_indices
-from salf.data.files import cache_folder
-from salf.data.loading import FROM_PATH
+from salf.data.loading import FROM_PATH, cache_folder
 from salf.data.named import RECIPES
 from salf.data.sampling import Batches, Cohort
 from salf.data.users_data import Index
