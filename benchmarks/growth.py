@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from results import note
 from rich.console import Console
 from rich.table import Table
 from torch import nn
@@ -245,6 +246,9 @@ def main() -> None:
         # Of a few MiB the size of the process decides.
         large = [(each["size"], each["bytes"]) for each in found if each["bytes"] > 2**23]
         grows = f"{slope(large):.2f}" if len(large) > 2 else ""
+        note(f"{series.title}: slope of time", time, "", f"≤ {series.to:g}")
+        note(f"{series.title}: {last['size']:,}", last["seconds"] * 1e3, "ms")
+        note(f"{series.title}: {last['size']:,}, memory", last["bytes"] / 2**20, "MiB")
         table.add_row(
             series.title,
             f"{first['size']:,} to {last['size']:,}",
