@@ -28,6 +28,9 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
+from salf.common.figures import Axis, Figure, Line, Lines, Point, ordered
+from salf.common.files import write_all
+from salf.common.pictures import pictures
 from salf.common.process import kept_memory
 from salf.core.layers import Layers
 from salf.data import Partitioned, Samples
@@ -202,30 +205,20 @@ def measured(names: Sequence[str], quick: bool) -> Iterator[tuple[str, list[dict
 
 def draw(result: dict[str, list[dict[str, float]]], path: Path) -> None:
     """Time and memory of every series, log over log, as PNG and SVG."""
-    import altair as alt
-    from salf.report.pictures import pictures, spec, write
-
-    rows = [
-        {"series": SERIES[name].title, "size": each["size"], "of": what, "value": each[key] / unit}
-        for name, found in result.items()
-        for each in found
-        for what, key, unit in (("seconds a round", "seconds", 1), ("memory, MiB", "bytes", 2**20))
-        if each[key] > 0
+    size, charts = Axis("size", log=True), []
+    lines = [
+        Line(SERIES[name].title, colour)
+        for name, colour in zip(result, ordered(len(result)), strict=True)
     ]
-    log = alt.Scale(type="log")
-    panels = [
-        alt.Chart(
-            alt.Data(values=[row for row in rows if row["of"] == what]), width=380, height=300
-        )
-        .mark_line(point=True)
-        .encode(
-            alt.X("size:Q", scale=log, title="size"),
-            alt.Y("value:Q", scale=log, title=what),
-            alt.Color("series:N", title=None),
-        )
-        for what in ("seconds a round", "memory, MiB")
-    ]
-    write(pictures(spec(alt.hconcat(*panels)), path.with_suffix("")))
+    for what, key, unit in (("seconds a round", "seconds", 1), ("memory, MiB", "bytes", 2**20)):
+        points = [
+            Point(SERIES[name].title, each["size"], each[key] / unit)
+            for name, found in result.items()
+            for each in found
+            if each[key] > 0
+        ]
+        charts.append(Lines(points, lines, size, Axis(what, log=True), height=300))
+    write_all(pictures(Figure(charts), path.with_suffix("")))
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """Which method wins where: compute time to link time, spread of speeds and label skew.
 
-    OMP_NUM_THREADS=1 python benchmarks/map.py [--out FOLDER]
+    OMP_NUM_THREADS=1 python benchmarks/map.py [--out FOLDER] [--figure docs/figures/map.svg]
 
 30 phones (the class of `phones`) train the paper's MLP on MNIST. In each cell their speeds are
 log-normal, and all have one link, such that the median phone computes `ratio` times as long as it
@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from salf.common.bars import Bar
+from salf.common.files import write_whole
 from salf.common.intervals import interval
 from salf.report import names
 from salf.report.tables import Table
@@ -160,36 +161,99 @@ def apart(accuracies: dict[str, list[float]], one: str, other: str) -> tuple[flo
     return found.mean, found.low <= 0 <= found.high
 
 
-def shown(record: dict[str, Any]) -> dict[str, str]:
-    """What the table says of a cell."""
-    found = record["accuracies"]
-    ranked = sorted(found, key=lambda method: -sum(found[method]))
-    first = [m for m in ranked if m == ranked[0] or apart(found, ranked[0], m)[1]]
-    rivals = [m for m in ranked if not m.startswith("SALF")]
-    ours = next(m for m in ranked if m.startswith("SALF"))
-    gain, tie = apart(found, ours, rivals[0])
-    return {
-        "ratio": f"{record['ratio']:g}",
-        "spread": f"{record['spread']:g}",
-        "labels": names.split(record["split"]),
-        "first": "all" if len(first) == len(found) else ", ".join(first),
-        "told": f"{gain:+.1f}".replace("-", "−") + (" (tie)" if tie else ""),
-    }
+class Shown(NamedTuple):
+    """What table and figure say of a cell."""
+
+    first: list[str]  # the best, and those that tie with it
+    gain: float  # of the best SALF over the best of the others, in points
+    tie: bool
+
+    @classmethod
+    def of(cls, record: dict[str, Any]) -> "Shown":
+        found = record["accuracies"]
+        ranked = sorted(found, key=lambda method: -sum(found[method]))
+        first = [m for m in ranked if m == ranked[0] or apart(found, ranked[0], m)[1]]
+        rivals = [m for m in ranked if not m.startswith("SALF")]
+        ours = next(m for m in ranked if m.startswith("SALF"))
+        return cls(first, *apart(found, ours, rivals[0]))
+
+    @property
+    def told(self) -> str:
+        return f"{self.gain:+.1f}".replace("-", "−") + (" (tie)" if self.tie else "")
 
 
 def table(records: Sequence[dict[str, Any]]) -> str:
-    """A row for each cell: the best SALF less the best other, and who is first."""
-    columns = ("compute : link", "spread", "labels", "first", "SALF less others")
-    rows = [[*shown(record).values()] for record in records]
+    """A row for each cell: every method's mean accuracy, and the best SALF less the best other."""
+    columns = ["compute : link", "spread", "labels", *METHODS, "SALF less others"]
+    rows = []
+    for record in records:
+        means = [f"{sum(each) / len(each):.3f}" for each in record["accuracies"].values()]
+        place = [f"{record['ratio']:g}", f"{record['spread']:g}", names.split(record["split"])]
+        rows.append([*place, *means, Shown.of(record).told])
     return Table(columns, rows).markdown()
+
+
+WIDE, TALL, LEFT, TOP = 128, 84, 66, 64  # pixels: of a cell, and around each panel
+
+
+def figure(records: Sequence[dict[str, Any]]) -> str:
+    """A panel for each split: the best SALF less the best other, and who is first."""
+    step = LEFT + WIDE * len(RATIOS)
+    parts = [_text(8, 20, "Points by which the best SALF leads the best of Drop and FedAvg", 14)]
+    for panel, split in enumerate(SPLITS):
+        left = LEFT + panel * step
+        parts.append(_text(left, TOP - 14, f"labels: {names.split(split)}", 12))
+        for column, ratio in enumerate(RATIOS):
+            x = left + (column + 0.5) * WIDE
+            parts.append(_text(x, TOP + TALL * len(SPREADS) + 18, f"{ratio:g}", 12, "middle"))
+            for row, spread in enumerate(reversed(SPREADS)):
+                y = TOP + row * TALL
+                wanted = ratio, spread, split
+                found = next(r for r in records if tuple(r[n] for n in Cell._fields) == wanted)
+                shown = Shown.of(found)
+                everybody = len(shown.first) == len(METHODS)
+                first = ["all tie"] if everybody else _short(shown.first)
+                parts.append(
+                    f'<rect x="{x - WIDE / 2 + 1}" y="{y + 1}" width="{WIDE - 2}" '
+                    f'height="{TALL - 2}" fill="{_colour(shown)}"/>'
+                )
+                parts.append(_text(x, y + 22, shown.told, 14, "middle"))
+                parts += [_text(x, y + 40 + 12 * n, w, 9, "middle") for n, w in enumerate(first)]
+                if column == 0:
+                    parts.append(_text(left - 8, y + TALL / 2, f"σ = {spread:g}", 12, "end"))
+        middle, below = left + step / 2 - LEFT / 2, TOP + TALL * len(SPREADS) + 36
+        parts.append(_text(middle, below, "compute time : link time", 12, "middle"))
+    wide, tall = len(SPLITS) * step + 12, TOP + TALL * len(SPREADS) + 46
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{tall}" '
+        f'viewBox="0 0 {wide} {tall}" font-family="Helvetica, Arial, sans-serif">'
+        f'<rect width="{wide}" height="{tall}" fill="white"/>{"".join(parts)}</svg>\n'
+    )
+
+
+def _short(first: list[str]) -> list[str]:
+    return [*first[:3], *([f"and {len(first) - 3} more"] if len(first) > 3 else [])]
+
+
+def _colour(shown: Shown) -> str:
+    """White for a tie; orange where SALF leads, blue where it is behind, full at 10 points."""
+    part = 0.0 if shown.tie else min(1.0, abs(shown.gain) / 10)
+    full = (245, 158, 92) if shown.gain > 0 else (110, 170, 220)
+    return "#" + "".join(f"{round(245 + part * (end - 245)):02x}" for end in full)
+
+
+def _text(x: float, y: float, words: str, size: int, anchor: str = "start") -> str:
+    return f'<text x="{x}" y="{y}" font-size="{size}" text-anchor="{anchor}">{words}</text>'
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("map"), help="folder of the results")
+    parser.add_argument("--figure", type=Path, default=Path("docs/figures/map.svg"))
     arguments = parser.parse_args()
     records = measure(Runs(arguments.out))
     (arguments.out / "map.json").write_text(json.dumps(records, indent=1), encoding="utf-8")
+    write_whole(arguments.figure, figure(records))
     print(table(records))
 
 

@@ -156,17 +156,7 @@ class Sweep:
         axes, fixed = _axes(settings)
         fleets = axes.get("fleet", [fixed.get("fleet", base.fleet)])
         fleet = bool(fleets[0])
-        if fleet:
-            refuse_with_fleet(settings)
-        if fleet and not all(fleets):
-            raise SalfError(
-                "without a fleet a run has no clock: name one in every value of fleet=."
-            )
-        if target is not None and not fleet:
-            raise SalfError(
-                "a target needs the simulated clock of a fleet, such as fleet='phones'."
-            )
-        check_target(target)
+        _check_clock(fleets, settings, target)
         apart = isinstance(own[0], Problem) or are_of_users(own[1])
         splits = axes.pop("split", {"own": "iid"} if apart else [base.split])
         if not isinstance(splits, Mapping):
@@ -284,6 +274,19 @@ class Sweep:
         seconds, rounds = (settings.get(n, getattr(base, n)) for n in ("seconds", "rounds"))
         reads = () if data is not None else data_files(base.changed(data=settings.get("data")))
         return Job(do, seconds or rounds, folder, reads)
+
+
+def _check_clock(fleets: Sequence[Any], settings: Mapping[str, Any], target: float | None) -> None:
+    """Refuse what does not go with a simulated clock, or without one."""
+    if fleets[0]:
+        refuse_with_fleet(settings)
+        if not all(fleets):
+            raise SalfError(
+                "without a fleet a run has no clock: name one in every value of fleet=."
+            )
+    elif target is not None:
+        raise SalfError("a target needs the simulated clock of a fleet, such as fleet='phones'.")
+    check_target(target)
 
 
 def _expanded(

@@ -46,7 +46,7 @@ def test_the_constants_of_a_device_are_found_from_its_times(monkeypatch, tmp_pat
     np.testing.assert_allclose(made(model, devices.kinds[0])[0], times, rtol=0.02)
     text = (tmp_path / "f.csv").read_text().replace("phone,1,1,", "phone,3,0.5,")
     (tmp_path / "f.csv").write_text(text)
-    fleet = salf.Fleet.csv(tmp_path / "f.csv")
+    fleet = salf.Fleet(str(tmp_path / "f.csv"))
     assert fleet.speed.tolist() == [1, 0.5, 0.5, 0.5]
     assert fleet.kind.tolist() == [0, 1, 1, 1]
 

@@ -185,5 +185,5 @@ def test_salf_is_biased_towards_fast_users():
 
 
 def test_without_knowing_the_reach_inverse_probability_says_so():
-    with pytest.raises(SalfError, match="how likely"):
+    with pytest.raises(SalfError, match="known to methods that use them"):
         method("inverse").share(Arrivals(np.array([1])), 2)

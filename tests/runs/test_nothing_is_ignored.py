@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -12,12 +11,13 @@ from torch import nn
 
 import salf
 import salf.live
+from salf.cli.live import live as live_command
 from salf.methods.drop import Drop
 from salf.methods.salf import SALF
 from salf.runs import training as training_module
 from salf.runs.folder import RunFolder
 from salf.runs.live_config import LiveConfig
-from salf.runs.presets import load_config, read_toml, simulated
+from salf.runs.presets import load_config, simulated
 from salf.worlds.base import World
 
 DATA = torch.randn(60, 4), torch.randint(0, 3, (60,))
@@ -50,49 +50,17 @@ def test_the_config_of_a_live_run_is_not_simulated_with_made_up_depths(tmp_path)
         simulated(str(tmp_path / "live.toml"))
 
 
-OWN = """
-from dataclasses import dataclass
-from salf.methods.salf import SALF
+@pytest.mark.parametrize(("source", "users"), [("own.toml", 20), ("digits-mlp", 8)])
+def test_live_takes_the_users_of_a_file_and_few_of_a_preset(tmp_path, monkeypatch, source, users):
+    def found(config, *_, **more):
+        assert config.users == users
+        raise salf.SalfError("that is all")
 
-@dataclass(frozen=True)
-class Part(SALF):
-    keep_part: float | None = 0.5
-
-class Crowd(SALF):
-    def share(self, arrived, layers):
-        share = super().share(arrived, layers)
-        return share / max(1, arrived.users)
-"""
-
-
-@pytest.fixture
-def own(tmp_path, monkeypatch):
-    (tmp_path / "ownoptions.py").write_text(OWN)
+    monkeypatch.setattr("salf.live.launch.run", found)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    yield tmp_path
-    sys.modules.pop("ownoptions", None)
-
-
-def test_an_option_set_to_none_is_kept_where_the_default_is_another(own):
-    config = salf.Config(method="ownoptions:Part", options={"keep-part": "none"})
-    assert config.make_method().keep_part is None
-    assert read_toml(config.to_toml()) == config
-    assert salf.method("ownoptions:Part", keep_part=1.0).keep_part == 1.0
-
-
-def test_a_share_that_depends_on_other_users_is_refused(own):
-    with pytest.raises(salf.SalfError, match="share must depend on each user's own entry only"):
-        salf.train(net(), DATA, method="ownoptions:Crowd", **SMALL)
-
-
-def test_live_takes_the_users_of_a_file_and_few_of_a_preset(tmp_path):
-    from salf.cli.live import _live_config
-
-    path = tmp_path / "own.toml"
-    path.write_text('data = "digits"\nusers = 20\n')
-    assert _live_config(str(path), {"deadline": "50ms"}, None).users == 20
-    assert _live_config("digits-mlp", {"deadline": "50ms"}, None).users == 8
+    (tmp_path / "own.toml").write_text('data = "digits"\nusers = 20\n')
+    with pytest.raises(salf.SalfError, match="that is all"):
+        live_command.__wrapped__(settings={"deadline": "50ms"}, source=source)
 
 
 def test_the_history_of_a_finished_live_run_has_every_user_s_depth(tmp_path):
@@ -173,13 +141,3 @@ def test_a_model_that_was_not_kept_is_said():
 
     with pytest.raises(salf.SalfError, match="the model of round 1, which was not kept"):
         salf.train(net(), DATA, depth=Old(None), method=SALF(), **SMALL)
-
-
-def test_two_methods_of_one_name_can_be_told_apart(own):
-    from salf.report import names
-
-    (own / "ownoptions.py").write_text(
-        "from salf.methods.salf import SALF as Base\nclass SALF(Base):\n    pass\n"
-    )
-    assert names.method("salf") == "SALF"
-    assert names.method("ownoptions:SALF") == "ownoptions:SALF"

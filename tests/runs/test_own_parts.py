@@ -8,8 +8,10 @@ import pytest
 import salf
 from salf.cli import main
 from salf.core.rows import read_csv
+from salf.report import names
 from salf.runs.config import Config
 from salf.runs.folder import METRICS
+from salf.runs.presets import read_toml
 from salf.runs.run import run
 
 OWN = '''
@@ -36,6 +38,16 @@ class Halves(SALF):
     def divisor(self, closing):
         divisor = super().divisor(closing) * (1 if self.whole else 2)
         return divisor if self.cap is None else np.minimum(divisor, self.cap)
+
+
+@dataclass(frozen=True)
+class Part(SALF):
+    keep_part: float | None = 0.5
+
+
+class Crowd(SALF):
+    def share(self, arrived, layers):
+        return super().share(arrived, layers) / max(1, arrived.users)
 
 
 def points():
@@ -140,7 +152,7 @@ def test_options_of_any_simple_type_reach_an_own_method_from_the_command_line(co
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"method": "ownparts:Nope"}, "unknown method of ownparts 'Nope'. Allowed: Halves"),
+        ({"method": "ownparts:Nope"}, "unknown method of ownparts 'Nope'. Allowed: Crowd, Halves"),
         ({"method": "nowhere:Nope"}, "No module named 'nowhere' in the current folder"),
         ({"method": "ownparts:not_a_method"}, "must be a class derived from salf.Method"),
         ({"engine": "ownparts:Halves"}, "must be a class derived from salf.engines.Engine"),
@@ -166,6 +178,26 @@ def test_what_is_not_what_was_named_is_refused_in_one_sentence(own, settings, sa
 def test_a_part_that_makes_something_else_is_refused_in_one_sentence(own, settings, said):
     with pytest.raises(salf.SalfError, match=said):
         run(Config(**SMALL, **settings))
+
+
+def test_an_option_set_to_none_is_kept_where_the_default_is_another(own):
+    config = Config(method="ownparts:Part", options={"keep-part": "none"})
+    assert config.make_method().keep_part is None
+    assert read_toml(config.to_toml()) == config
+    assert salf.method("ownparts:Part", keep_part=1.0).keep_part == 1.0
+
+
+def test_a_share_that_depends_on_other_users_is_refused(own):
+    with pytest.raises(salf.SalfError, match="share must depend on each user's own entry only"):
+        run(Config(data="synthetic", method="ownparts:Crowd", **SMALL))
+
+
+def test_two_methods_of_one_name_can_be_told_apart(own):
+    (own / "ownparts.py").write_text(
+        "import salf\nclass SALF(salf.methods.METHODS['salf']):\n  pass"
+    )
+    assert names.method("salf") == "SALF"
+    assert names.method("ownparts:SALF") == "ownparts:SALF"
 
 
 def test_a_package_brings_parts_by_entry_point(own, monkeypatch):

@@ -10,7 +10,7 @@ from salf.common.errors import SalfError
 from salf.runs.config import Config
 from salf.runs.live_config import LiveConfig
 from salf.runs.presets import read_toml
-from salf.runs.settings import Settings, names_of
+from salf.runs.settings import names_of
 
 # Of every setting a value that is not its default, with what it needs; {} if none goes alone.
 OTHERS = {
@@ -31,14 +31,6 @@ NEEDS = {
     "options": {"method": "drop"}, "cohort_by": {"cohort": 5}, "attackers": {"attack": "flip"},
 }  # fmt: skip
 CLOCKED = ("deadline", "availability", "pair", "seconds", "eval_seconds")
-
-
-def test_kinds_have_their_own_settings_and_those_of_every_run():
-    shared, simulated, live = (set(names_of(kind)) for kind in (Settings, Config, LiveConfig))
-    assert simulated & live == shared
-    assert simulated - shared
-    assert live - shared
-    assert not issubclass(LiveConfig, Config)
 
 
 @pytest.mark.parametrize("kind", [Config, LiveConfig])

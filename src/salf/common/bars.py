@@ -1,12 +1,13 @@
 """Progress bars on standard error, for work of more than two seconds that somebody looks at."""
 
+from io import StringIO
 from time import monotonic
 from typing import Any
 
 from rich import progress as of
 from rich.console import Console
 
-PATIENCE = 2.0
+PATIENCE, BETWEEN = 2.0, 0.5  # seconds before the bar appears, and between two views in a notebook
 
 console = Console(stderr=True)
 
@@ -35,19 +36,38 @@ class Bar:
         )
         self.visible = console.is_terminal or console.is_jupyter
         self.task = self.progress.add_task(what, total=total, state="")
-        self._from = monotonic() + PATIENCE
+        self._from = monotonic() + PATIENCE  # when it is shown next
+        self._cell: Any = None  # of a notebook
 
     def __enter__(self) -> "Bar":
         return self
 
     def __exit__(self, *_: object) -> None:
         """Take the bar away."""
-        if self.progress.live.is_started:
+        if self._cell is not None:
+            self._cell.update({"text/plain": ""}, raw=True)
+        elif self.progress.live.is_started:
             self.progress.stop()
 
     def update(self, done: float, total: float | None = None, **more: Any) -> None:
         """So much is done; `more` may be `state`, a text beside the bar, or `description`."""
         if self.visible:
             self.progress.update(self.task, completed=done, total=total, **more)
-            if monotonic() >= self._from:
+            if monotonic() >= self._from and console.is_jupyter:
+                self._show_in_cell()
+            elif monotonic() >= self._from:
                 self.progress.start()
+
+    def _show_in_cell(self) -> None:
+        """Show the bar as text below a notebook's cell: rich would need ipywidgets."""
+        from IPython.display import display
+
+        plain = Console(file=StringIO(), force_jupyter=False, width=100)
+        with plain.capture() as line:
+            plain.print(self.progress.get_renderable())
+        shown = {"text/plain": line.get().rstrip()}
+        if self._cell is None:
+            self._cell = display(shown, raw=True, display_id=True)
+        else:
+            self._cell.update(shown, raw=True)
+        self._from = monotonic() + BETWEEN

@@ -90,14 +90,14 @@ class Arrivals:
     @property
     def chance(self) -> Floats:
         """The probability that each user takes part in a layer, [L, users]."""
-        return _known(self.chances, "how likely users are to arrive", "read arrived.chance")
+        return _known(self.chances)
 
     def interval(self, cutoff: int) -> Floats:
         """The mean length of the intervals in which each user took part, [L, users].
 
         An interval ends after `cutoff` rounds at the latest, also without the user.
         """
-        return _known(self.intervals, "the intervals of users", "call arrived.interval")
+        return _known(self.intervals)
 
     @property
     def finished(self) -> Bools:
@@ -135,19 +135,17 @@ class Closing:
     def asked(self) -> Floats:
         return np.full(len(self.shares), float(self.users))
 
-    def over(self, average: str) -> Floats:
-        """What makes a mean: of those with a share, or with "all" of all users asked."""
-        return self.asked if average == "all" else self.weight
-
     @property
     def weight(self) -> Floats:
         """The sum of the shares, to divide by: 1 in a layer in which nobody has one."""
         return np.where(self.shares > 0, self.shares, 1.0)
 
 
-def _known(values: Floats | None, what: str, do: str) -> Floats:
+def _known(values: Floats | None) -> Floats:
     if values is None:
-        raise SalfError(f"{what} can be asked for only by methods that {do} in every round.")
+        raise SalfError(
+            "arrived.chance and arrived.interval are known to methods that use them in every round."
+        )
     return values
 
 

@@ -23,8 +23,8 @@ from salf.core.rules import Done, State, Tensors
 from salf.live.batches import OwnBatch
 from salf.live.update import Task, Update
 from salf.methods import Method, from_wire
+from salf.methods.asks import Watch
 from salf.methods.base import state_of
-from salf.methods.watch import Watch
 from salf.problem import Problem
 from salf.stages.states import after
 

@@ -324,7 +324,7 @@ class Averaging(Method):
 
     def divisor(self, closing: Closing) -> Floats:
         """The sum of the shares, or the number of users asked."""
-        return closing.over(self.average)
+        return closing.asked if self.average == "all" else closing.weight
 
 
 def state_of(method: Method, hook: str, state: Any) -> "dict[str, Tensor]":

@@ -13,9 +13,8 @@ from salf.common.files import folder_name
 from salf.methods import asks
 from salf.runs.compare import seconds_to
 from salf.runs.config import Config
-from salf.runs.folder import CONFIG, RunFolder
+from salf.runs.folder import RunFolder
 from salf.runs.pool import Finished, Job
-from salf.runs.presets import load_config
 from salf.runs.training import History, OnPart
 
 Curve = Sequence[tuple[float, float]]
@@ -148,11 +147,9 @@ def leaders(ranked: Iterable[Candidate]) -> list[Candidate]:
 def _kept(folder: Path, seconds: float) -> History | None:
     """The history of a run that has come so far, from its folder."""
     run = RunFolder(folder)
-    if (summary := run.summary()) is None:
-        return None
-    there = load_config(str(folder / CONFIG))
+    summary, there = run.summary(), run.config()
     far = isinstance(there, Config) and (there.seconds or 0.0) >= seconds
-    return run.history(summary) if far else None
+    return run.history(summary) if far and summary is not None else None
 
 
 def _in_time(do: Callable[[OnPart], Any], progress: OnPart) -> Any:

@@ -114,8 +114,8 @@ class History:
     @property
     def timed_curve(self) -> list[tuple[float, float]]:
         """(simulated seconds, accuracy) wherever it was measured; empty without a fleet."""
-        measured = [row for row in self.rows if row.accuracy is not None]
-        return [(row.clock, row.accuracy or 0.0) for row in measured if row.clock is not None]
+        both = ((row.clock, row.accuracy) for row in self.rows)
+        return [(at, found) for at, found in both if at is not None and found is not None]
 
     def curve_of(self, metric: str) -> list[tuple[int, float]]:
         """(round, value) of `loss` on held-out data, or of a metric of your own."""

@@ -26,7 +26,7 @@ from salf.core.compression import Compression, unpacked
 from salf.core.layers import Layers
 from salf.core.rules import LocalRule, Tensors
 from salf.methods import Method, RoundPlan
-from salf.methods.watch import Watch
+from salf.methods.asks import Watch
 from salf.stages.attacks import Attackers
 from salf.stages.compressed import Residuals
 from salf.stages.participation import Participation, Users

@@ -99,9 +99,6 @@ class Mixture(DepthDistribution):
         """Make as many users stragglers as are missing from the ratio, busy ones included."""
         missing = max(0, self.stragglers(len(users) + busy) - busy)
         straggler = np.zeros(len(users), np.bool_)
-        if not missing:  # then there is nothing to draw
-            everyone = np.ones(len(users), np.int64)
-            return Arrivals(everyone, straggler, len(users) + busy, user=users)
         score, place = draws.uniform(users, Purpose.DEPTH, 2).T
         straggler[np.argsort(score, kind="stable")[:missing]] = True
         if self.chances:

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 from by_hand import timing as three
+from by_hand import timing_of
 
 from salf.core.draws import Keyed
 from salf.worlds.fleet.availability import Intervals
 from salf.worlds.fleet.cost import Cost
 from salf.worlds.fleet.deadlines import Auto
 from salf.worlds.fleet.devices import Fleet
-from salf.worlds.fleet.timing import Timing
 from salf.worlds.fleet.world import TMAX, OnFleet, deadline_for
 
 LAYERS = 3
@@ -17,12 +17,7 @@ COST = Cost(np.array([2e4, 1e3, 2e2]), np.array([2e4, 2e3, 4e2]), np.array([1e5,
 
 
 def timing(fleet):
-    return Timing(
-        fleet,
-        COST,
-        lambda users: np.full(len(users), 16),
-        lambda users: np.ones_like(users),
-    )
+    return timing_of(fleet, COST, rows=16)
 
 
 def followed(fleet, target, rounds, start=1.0, seed=0):

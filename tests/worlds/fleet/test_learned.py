@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from by_hand import timing_of
 
 import interrupted
 import salf
@@ -13,7 +14,6 @@ from salf.worlds.fleet.cost import Cost
 from salf.worlds.fleet.devices import Fleet
 from salf.worlds.fleet.jitter import ExponentialLayers, LogNormal
 from salf.worlds.fleet.learned import LearnedReach
-from salf.worlds.fleet.timing import Timing
 
 LAYERS, USERS = 5, 12
 EVERYBODY = np.arange(USERS)
@@ -23,13 +23,7 @@ SPEEDS = np.exp(np.linspace(-0.5, 0.5, USERS))
 
 
 def timing(jitter, speeds=SPEEDS):
-    devices = Fleet.of(speeds, jitter=jitter, counted="layers")
-    return Timing(
-        devices,
-        COST,
-        lambda users: np.full(len(users), 16),
-        lambda users: np.ones(len(users), np.int64),
-    )
+    return timing_of(Fleet.of(speeds, jitter=jitter, counted="layers"), COST, rows=16)
 
 
 def depths(times, seconds, t, users=None):

@@ -137,9 +137,7 @@ def test_users_of_unequal_sizes_are_paired_with_devices_by_size():
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"deadline": 2.0}, "deadline needs a fleet"),
         ({"seconds": 2.0, "rounds": 0}, "seconds needs a fleet"),
-        ({"batches": "equal-time"}, "batches equal-time needs a fleet"),
         ({"pair": "size"}, "pair needs a fleet"),
         ({"availability": "sessions"}, "availability needs a fleet"),
         ({"fleet": "phones", "deadline": -1.0}, "the deadline must be a positive time"),
@@ -186,7 +184,6 @@ def test_a_method_without_a_deadline_says_what_is_missing_before_data_are_looked
         ({"method": salf.method("drop"), "reach": "learned"}, "does not use p_l"),
         ({"average": "all", "reach": "learned"}, "salf with average all does not use p_l"),
         ({"method": salf.method("asyncfl", delay=2)}, "leave out delay"),
-        ({"method": "asyncfl", "options": {"delay": 3, "buffer": 2}}, "leave out delay"),
         ({"method": "asyncfl", "options": {"buffer": 2}}, "leave out deadline="),
         ({"method": salf.method("asyncfl", buffer=2)}, "leave out deadline="),
     ],

@@ -3,7 +3,7 @@
 import by_hand
 import numpy as np
 import pytest
-from by_hand import COST, EVERYBODY, HALF, SPEEDS, rounds, timing, world
+from by_hand import COST, EVERYBODY, HALF, SPEEDS, rounds, timing, timing_of, world
 
 from salf.common.errors import SalfError
 from salf.core.draws import Keyed
@@ -13,7 +13,6 @@ from salf.worlds.fleet.cost import Cost, equal_time
 from salf.worlds.fleet.deadlines import DeadlineSchedule
 from salf.worlds.fleet.devices import MULTIPLY_ADDS, DeviceClass, Fleet
 from salf.worlds.fleet.jitter import ExponentialLayers, LogNormal
-from salf.worlds.fleet.timing import Timing
 
 
 @pytest.fixture(autouse=True, params=[MULTIPLY_ADDS, HALF], ids=["rows", "launches"])
@@ -185,8 +184,7 @@ def test_heterofl_gives_slow_devices_a_narrow_network_and_loses_those_who_are_la
     narrow = Cost(*COST.multiply_adds / 4, COST.bytes / 4, products=COST.products / 4)
 
     def of_width(width):
-        full = timing()
-        return Timing(full.devices, narrow, full.rows, full.planned)
+        return timing_of(timing().devices, narrow)
 
     for deadline, depths, slow, seconds in (
         (1.5, [1, 1, 1], [False, True, True], 1.25),
@@ -283,9 +281,7 @@ def test_a_stage_has_a_fixed_part_and_one_for_every_row():
     devices = Fleet.of([1.0, 0.5, 2.0], counted=PHONE)
     for rows, steps in ((1, 1), (4, 2)):
         once = np.array(fixed) + rows * np.array(row)
-        made = Timing(
-            devices, WITH_LAUNCHES, lambda u, n=rows: n + 0 * u, lambda u, n=steps: n + 0 * u
-        )
+        made = timing_of(devices, WITH_LAUNCHES, rows, steps)
         wanted = np.outer(1 / devices.speed, np.cumsum(np.tile(once, steps)))
         np.testing.assert_allclose(made.expected_done(EVERYBODY), wanted)
         assert made.tasks(EVERYBODY).work[0].tolist() == [3.0 * rows, 2.0 * rows] * steps
@@ -299,10 +295,9 @@ def test_devices_may_be_of_several_classes():
     fleet = Fleet.of([1.0, 10.0, 2.0], counted=[PHONE, MULTIPLY_ADDS, PHONE])
     assert fleet.pace.tolist() == [10, 10, 20]
     assert str(fleet).count("typical phones or multiply-adds per second") == 1
-    ones = np.ones(3, np.int64)
-    made = Timing(fleet, WITH_LAUNCHES, lambda u: ones[u], lambda u: ones[u])
+    made = timing_of(fleet, WITH_LAUNCHES)
     np.testing.assert_allclose(made.expected(EVERYBODY), [3.27, 0.5, 3.27 / 2])
-    swapped = Timing(fleet.of_users(np.array([1, 2, 0])), WITH_LAUNCHES, made.rows, made.planned)
+    swapped = timing_of(fleet.of_users(np.array([1, 2, 0])), WITH_LAUNCHES)
     np.testing.assert_allclose(swapped.expected(EVERYBODY), [0.5, 3.27 / 2, 3.27])
 
 

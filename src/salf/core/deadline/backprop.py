@@ -113,10 +113,8 @@ class Backpropagation:
         trainable = {
             n: p for n, p in self.model.named_parameters() if n in number and p.requires_grad
         }
-        nodes = _nodes_of([loss] if loss.requires_grad else [])
-        # Only at the leaves: nodes of functions of one's own may have such an attribute too.
-        used = {id(getattr(n, "variable", None)) for n in nodes if not n.next_functions}
-        awaited = {name: p for name, p in trainable.items() if id(p) in used}
+        leaves = _leaves_of(loss) if loss.requires_grad else set()
+        awaited = {name: p for name, p in trainable.items() if id(p) in leaves}
         if trainable and not awaited:
             raise SalfError(
                 "the loss depends on no trainable parameter of the model: "
@@ -256,13 +254,14 @@ class _Round:
             self.seconds[self.depth] = 0.0
 
 
-def _nodes_of(outputs: Iterable[Tensor]) -> list[Node]:
-    """All nodes of the backward pass of these outputs."""
-    ahead = [get_gradient_edge(output).node for output in outputs]
+def _leaves_of(output: Tensor) -> set[int]:
+    """The ids of the tensors at which the backward pass of this output ends."""
+    ahead: list[Node] = [get_gradient_edge(output).node]
     found = set(ahead)
     for node in ahead:  # which grows on the way
         for below, _ in node.next_functions:
             if below is not None and below not in found:
                 found.add(below)
                 ahead.append(below)
-    return ahead
+    # Only at the ends: nodes of functions of one's own may have such an attribute too.
+    return {id(getattr(node, "variable", None)) for node in ahead if not node.next_functions}

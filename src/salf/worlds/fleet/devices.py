@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -92,9 +91,10 @@ class Fleet:
 
     `Fleet("phones", users=30, seed=0)` creates a fleet as the setting names it (docs/fleets.md),
     with options such as `links="none"` or in the name, as in `Fleet("phones:links=none", ...)`.
-    `Fleet.of(speed=[...])` creates a fleet from speeds and `Fleet.csv` from a file. A device
-    depends only on the seed and its number. All three take `availability`, as the setting of that
-    name or as an object of `salf.worlds.fleet.availability`.
+    `Fleet("fleet.csv")` reads a file with a line per device, which more `users` have in turn.
+    `Fleet.of(speed=[...])` creates a fleet from speeds. A device depends only on the seed and its
+    number. Both take `availability`, as the setting of that name or as an object of
+    `salf.worlds.fleet.availability`.
     """
 
     name: str
@@ -111,7 +111,7 @@ class Fleet:
     def __init__(
         self,
         name: str,
-        users: int,
+        users: int | None = None,
         seed: int = 0,
         availability: str | Availability = "always",
         **options: Any,
@@ -171,29 +171,6 @@ class Fleet:
         if not (fleet.latency >= 0).all():
             raise SalfError("latency must be at least 0 for every device.")
         return fleet.available(availability)
-
-    @classmethod
-    def csv(
-        cls,
-        path: Path | str,
-        users: int | None = None,
-        availability: str | Availability = "always",
-    ) -> "Fleet":
-        """A fleet from a file with a line per device.
-
-        The column `speed` is required; `up`, `down`, `latency` and `jitter` are optional. If
-        there are more `users` than devices, devices are reused in turn. Fewer users are an error.
-        """
-        from salf.worlds.fleet.files import read
-
-        fleet = read(Path(path))
-        users = len(fleet) if users is None else users
-        if users < len(fleet):
-            raise SalfError(
-                f"the fleet {path} has {len(fleet)} devices for {users} users: set users to "
-                f"{len(fleet)}, or remove lines."
-            )
-        return fleet.of_users(np.arange(users) % len(fleet)).available(availability)
 
     def __len__(self) -> int:
         return len(self.speed)

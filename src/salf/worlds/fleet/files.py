@@ -17,8 +17,11 @@ OPTIONAL = {"speed": 1.0, "up": np.inf, "down": np.inf, "latency": 0.0, "jitter"
 CONSTANTS = ("launch", "parameter", "multiply_add")  # of a class of devices
 
 
-def read(path: Path) -> Fleet:
-    """The fleet of a file: lines with the constants of a class have a speed relative to it."""
+def read(path: Path, users: int | None = None) -> Fleet:
+    """The fleet of a file: lines with the constants of a class have a speed relative to it.
+
+    If there are more `users` than devices, devices are reused in turn.
+    """
     try:
         lines = _lines(path)
         columns = {*lines[0]} if lines else set()
@@ -38,9 +41,16 @@ def read(path: Path) -> Fleet:
             found.setdefault("speed", [1.0] * len(lines))
             made = lru_cache(_device_class)  # as many users may have devices of one class
             found["counted"] = [made(*(line[name] for name in CONSTANTS)) for line in lines]
-        return Fleet.of(**found, name=path.stem)
+        fleet = Fleet.of(**found)
     except (OSError, ValueError, TypeError, csv.Error) as error:
         raise SalfError(f"cannot read the fleet {path}: {error}".rstrip(".") + ".") from None
+    count = len(fleet) if users is None else users
+    if count < len(fleet):
+        raise SalfError(
+            f"the fleet {path} has {len(fleet)} devices for {count} users: set users to "
+            f"{len(fleet)}, or remove lines."
+        )
+    return fleet.of_users(np.arange(count) % len(fleet))
 
 
 def write(path: Path, name: str, kind: DeviceClass, jitter: float) -> None:

@@ -15,6 +15,7 @@ from salf.common.registry import converted
 from salf.core.arrivals import Floats
 from salf.worlds.fleet.devices import DeviceClass, Fleet, drawn_normal
 from salf.worlds.fleet.fedscale import fedscale
+from salf.worlds.fleet.files import read
 from salf.worlds.fleet.jitter import ExponentialLayers, LogNormal
 
 # Fitted by tools/fit_phones.py to steps measured on one phone, and checked on another.
@@ -120,8 +121,10 @@ ABOUT = {  # in a sentence each, for pages
 GROUP = "salf.fleets"  # of entry points, for packages that bring fleets
 
 
-def make(name: str, users: int, seed: int, options: Mapping[str, Any]) -> Fleet:
+def make(name: str, users: int | None, seed: int, options: Mapping[str, Any]) -> Fleet:
     """A fleet by name, import path or file: `salf.Fleet` calls it."""
+    if users is None and not name.endswith(".csv"):
+        raise SalfError(f"say how many users the fleet has, as in Fleet({name!r}, users=30).")
     recipe, told = _recipe(name), dict(options)
     for option, value in options.items():
         taken = inspect.signature(recipe).parameters
@@ -130,7 +133,7 @@ def make(name: str, users: int, seed: int, options: Mapping[str, Any]) -> Fleet:
         if (kind := type(taken[option].default)) in (float, str):
             told[option] = converted(value, kind, f"the option {option} of the fleet {name!r}")
     made = registry.call("fleet", name, recipe, {**told, "users": users, "seed": seed})
-    if not isinstance(made, Fleet) or len(made) != users:
+    if not isinstance(made, Fleet) or users not in (None, len(made)):
         raise SalfError(f"the fleet {name!r} must return a salf.Fleet of {users} users.")
     return made
 
@@ -138,7 +141,7 @@ def make(name: str, users: int, seed: int, options: Mapping[str, Any]) -> Fleet:
 def _recipe(name: str) -> Callable[..., Any]:
     """What makes a fleet of so many users with a seed."""
     if name.endswith(".csv"):
-        return lambda users, seed: Fleet.csv(name, users)
+        return lambda users, seed: read(Path(name), users)
     if name.startswith(FEDSCALE):
         folder = Path(name.removeprefix(FEDSCALE))
         return lambda users, seed: fedscale(folder, users, seed, PHONE)
