@@ -6,9 +6,6 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from shlex import join
 
-import numpy as np
-import torch
-
 from reproduction.brief import topics
 from reproduction.item import Outcome
 from reproduction.sizes import ItemSettings
@@ -17,6 +14,7 @@ from reproduction.verdicts import LEVEL, Finding, Verdict
 from salf.report import names
 from salf.report.page import Chart, Code, Mood, Page, PageBlock, Section, Statement
 from salf.report.tables import Table
+from salf.runs.folder import versions
 
 FIGURES = "figures"
 
@@ -130,11 +128,6 @@ def _again(made: Mapping[str, Made]) -> Section:
         _command([name for name, item in made.items() if item.settings == way], way) for way in ways
     ]
     return Section("Reproduce this page", [Code("\n".join(commands)), _made_with(made)])
-
-
-def versions() -> dict[str, str]:
-    """Versions of the packages on which numbers depend, as in a run's summary."""
-    return {"salf": version("salf"), "torch": torch.__version__, "numpy": np.__version__}
 
 
 def _made_with(made: Mapping[str, Made]) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from reproduction.item import Found, Item, ItemTask, Json, Measurement, label
 from reproduction.items import ITEMS
 from reproduction.markdown import markdown
-from reproduction.page import FIGURES, Made, page, versions
+from reproduction.page import FIGURES, Made, page
 from reproduction.sizes import SIZES, ItemSettings, Size
 from salf.common.errors import SalfError, unknown
 from salf.common.files import csv_of, write_all, write_whole
@@ -23,7 +23,7 @@ from salf.common.pictures import pictures
 from salf.data import load
 from salf.runs.config import Config
 from salf.runs.federation import data_files
-from salf.runs.folder import SUMMARY, RunFolder
+from salf.runs.folder import SUMMARY, RunFolder, versions
 from salf.runs.pool import Finished, Job, OnProgress, WorkersLike, run_all, run_job
 from salf.runs.run import Result, complete
 from salf.runs.training import OnPart

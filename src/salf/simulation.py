@@ -20,9 +20,9 @@ from salf.core.draws import Keyed
 from salf.core.rows import Row, timed
 from salf.core.server import SGD, Optimiser, Schedule, Server
 from salf.data.sampling import ONE_STEP, Batches, Cohort, LocalWork
-from salf.engines import Engine, LocalSteps, LoopEngine, RoundResult
+from salf.engines import Engine, LocalSteps, RoundResult
 from salf.engines import engine as make_engine
-from salf.engines.spread import SpreadEngine, can_spread
+from salf.engines.spread import Crew, can_spread
 from salf.methods import Method, RoundPlan
 from salf.problem import Problem
 from salf.stages.pipeline import Pipeline, Stages, Voice
@@ -91,8 +91,8 @@ class Simulation:
         self.t = 0  # rounds done
         self.stages = stages or Stages()
         self.pipeline = Pipeline(self.stages, method, engine.layers, engine.weights, seed)
-        if recipe.engine == "auto" and isinstance(self.engine, LoopEngine) and can_spread(engine):
-            self.engine = SpreadEngine(self.engine, self.batches.of_round)
+        if recipe.engine == "auto" and can_spread(engine):
+            engine.crew = Crew(engine.model, self.batches.of_round)
         keeps = (self.pipeline.states or self.pipeline.recall) is not None
         # For anything about its users, or beyond the round.
         self.asks = method.asks.about_users or keeps

@@ -14,11 +14,10 @@ from nets import small_mlp, small_normed
 from reference import assert_same, data, equal_shares, server_of
 from salf.common.errors import SalfError
 from salf.core.draws import Keyed
+from salf.core.local import Local
 from salf.data import Partitioned, Samples
 from salf.data.sampling import LocalWork
-from salf.engines import LocalSteps
 from salf.engines.base import Network
-from salf.engines.spread import SpreadEngine
 from salf.methods import method
 from salf.problem import Problem
 from salf.simulation import Recipe, Simulation
@@ -62,7 +61,7 @@ def simulation(workers, make=with_dropout, name="salf", local=SEVERAL, shape=(4,
     world = AtDeadline(Mixture(USERS, len(problem.layers), 0.6))
     made = Simulation(problem, rule, world, recipe, Stages(robust), seed=1)
     if workers:
-        made.engine.start(workers)
+        made.engine.crew.start(workers)
     return made
 
 
@@ -92,10 +91,10 @@ def test_the_number_of_workers_does_not_change_the_result(options):
 def test_a_worker_that_dies_is_replaced_and_its_users_are_computed_again():
     made = simulation(2)
     made.step()
-    killed = [worker.process for worker in made.engine._pool._workers]
+    killed = [worker.process for worker in made.engine.crew.workers]
     os.kill(killed[0].pid, signal.SIGKILL)
     found = trained(made, 3)
-    assert made.engine._pool._workers[0].process is not killed[0]
+    assert made.engine.crew.workers[0].process is not killed[0]
     wanted = simulation(1)
     wanted.step()
     assert_same(found, trained(wanted, 3))
@@ -110,14 +109,14 @@ def test_an_error_in_a_worker_is_raised_and_the_workers_end():
     made = simulation(2, lambda: with_dropout(Dying(ValueError("no such class"))))
     with pytest.raises(ValueError, match="no such class"):
         made.step()
-    assert made.engine._pool is None
+    assert not made.engine.crew.workers
     assert not multiprocessing.active_children()
 
 
 def test_workers_end_with_the_engine():
     made = simulation(2)
     made.step()
-    workers = [worker.process for worker in made.engine._pool._workers]
+    workers = [worker.process for worker in made.engine.crew.workers]
     del made
     assert not any(process.is_alive() for process in workers)
 
@@ -125,19 +124,18 @@ def test_workers_end_with_the_engine():
 def test_small_rounds_start_no_workers():
     made = simulation(0)
     trained(made)
-    assert isinstance(made.engine, SpreadEngine)
-    assert made.engine._pool is None
+    assert not made.engine.crew.workers
 
 
 def test_what_a_user_draws_depends_on_nobody_else():
     """Dropout of a user alone in a round is that of the user among others."""
     made = simulation(1)
     engine, draws = made.engine, Keyed(1, 1)
-    network = Network(engine.weights, local=LocalSteps(lambda t: 0.1, draws=draws))
+    network = Network(engine.weights, Local(0.1), draws=draws)
 
     def update(users):
         rows = made.batches.of_round(draws, np.array(users))
-        return [engine._user(np.array([u]), 3, 1, network, rows)[0] for u in users][-1]
+        return [engine.user(np.array([u]), 3, 1, network, rows)[0] for u in users][-1]
 
     assert_same(update([0, 1, 2]), update([2]))
     assert not torch.equal(update([1])["0.weight"], update([2])["0.weight"])

@@ -24,6 +24,7 @@ from salf.data import load
 from salf.methods import find, method
 from salf.runs.config import Config
 from salf.runs.federation import data_files
+from salf.runs.folder import versions
 from salf.runs.pool import Job, OnProgress, WorkersLike, run_all
 from salf.runs.run import run
 from salf.runs.training import OnPart, counted
@@ -66,7 +67,7 @@ def bench(
 
     for entrant, cells in todo:
         found = _results(suite, entrant, cells, targets, measured)
-        row = BenchRow(entrant, suite.version, found, results.made_with())
+        row = BenchRow(entrant, suite.version, found, versions())
         rows.append(results.read(results.write(out / "rows", row)))
         if entrant is REFERENCE:
             targets |= found

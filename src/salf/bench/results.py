@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from importlib.metadata import version
 from importlib.resources import files
 from itertools import product
 from pathlib import Path
@@ -12,7 +11,6 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-import torch
 
 from salf.bench.suite import POINTS, REFERENCE, BenchCell, Entrant, Suite
 from salf.common import Report
@@ -146,11 +144,6 @@ def _mean_curve(runs: Sequence[BenchRun], budget: float) -> list[float | None]:
         found.append(values[np.searchsorted(at, grid * (1 + 1e-6), side="right")])
     mean = np.mean(found, axis=0)
     return [None if np.isnan(value) else round(float(value), 4) for value in mean]
-
-
-def made_with() -> dict[str, str]:
-    """The versions of the packages that compute."""
-    return {"salf": version("salf"), "torch": torch.__version__, "numpy": np.__version__}
 
 
 def write(folder: Path, row: BenchRow) -> Path:

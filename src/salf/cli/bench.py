@@ -1,20 +1,17 @@
 """`salf bench`."""
 
 import sys
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from salf.bench.suite import OWN, Entrant, Suite, load
 from salf.cli.options import (
     GivenSettings,
     Nodes,
-    Options,
     Workers,
     option,
     parse_list,
-    parse_options,
     settings_of,
     workers_of,
 )
@@ -24,7 +21,7 @@ from salf.common.errors import SalfError
 from salf.runs.config import Config
 
 
-@settings_of(Config, only=OWN)
+@settings_of(Config, only=(*OWN, "options"))
 def bench(
     settings: GivenSettings,
     suite: Annotated[
@@ -51,7 +48,6 @@ def bench(
             "slow-classes, day-night, sessions, by-labels.",
         ),
     ] = None,
-    options: Options = None,
     workers: Workers = None,
     cluster: Nodes = None,
     out: Annotated[
@@ -85,7 +81,7 @@ def bench(
     from salf.report.bench import Standings
 
     chosen = load(suite).only(parse_list(scenario))
-    entrants = _entrants(chosen, methods, parse_options(options), settings)
+    entrants = _entrants(chosen, methods, settings)
     published = {} if suite.endswith(".toml") else kept.published(chosen, say)
     rows = [*published.values()]
     if entrants:
@@ -110,11 +106,9 @@ def bench(
         tell(f"wrote {path}")
 
 
-def _entrants(
-    chosen: Suite, methods: str | None, options: Mapping[str, Any], settings: GivenSettings
-) -> list[Entrant]:
+def _entrants(chosen: Suite, methods: str | None, settings: GivenSettings) -> list[Entrant]:
     """The methods that were named, with the options and settings that were given."""
-    own = bool(options or settings)
+    own, options = bool(settings), settings.pop("options", {})
     if own and methods in (None, "all"):
         raise SalfError("options and settings belong to a method: choose one with --method.")
     if methods == "all":

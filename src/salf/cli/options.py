@@ -77,8 +77,7 @@ def settings_of(
     """Give a command an option for each setting of a config, with the setting's own help.
 
     The command gets those that were given as its keyword `settings`, by name; with `several`, each
-    as the list of texts that it was given. Unless it has some settings `only`, it also has the
-    options of the method, as the setting `options`.
+    as the list of texts that it was given. `options` are those of the method, from NAME=VALUE.
     """
 
     def decorate(command: Command) -> Command:
@@ -102,7 +101,7 @@ def settings_of(
             if "help" in each.metadata and (not only or each.name in only)
             if each.name not in without
         }
-        if not only:
+        if not only or "options" in only:
             options["options"] = inspect.Parameter(
                 "options", by_name, default=None, annotation=Options
             )

@@ -11,7 +11,7 @@ from salf.common.figures import Axis, Figure, Line, Lines, Point
 
 INK, SOFT, GRID = "#1b1f24", "#8a939c", "#e8ebee"
 WIDTH, GAP = 880, 16  # of a picture and between its panels, in pixels
-LEFT, RIGHT, BOTTOM = 54, 12, 44  # from the edges of a panel to its axes
+LEFT, RIGHT, BOTTOM = 54, 18, 44  # from the edges of a panel to its axes
 LETTER = 6.4  # the width of one, roughly
 XY = tuple[float, float]
 Scale = Callable[[float], float]

@@ -58,9 +58,13 @@ class Keyed:
 
     def torch_seed_of(self, user: int) -> int:
         """The seed of what torch draws for one user."""
-        return int(self.uniform(np.array([user]), Purpose.TORCH)[0, 0] * 2**53)
+        return int(self.stream(user, 0).random_raw() >> 1)
 
-    def uniform(self, users: Ints, purpose: Purpose, n: int = 1, step: int = 1) -> Floats:
+    def stream(self, user: int, call: int) -> np.random.Philox:
+        """The random bits of a call of dropout (1, 2, ...) for one user."""
+        return np.random.Philox(key=[self.seed, self.t], counter=[0, call, user, Purpose.TORCH])
+
+    def uniform(self, users: Ints, purpose: Purpose, n: int = 1, step: int | Ints = 1) -> Floats:
         """`n` numbers in [0, 1) for each user, in local step `step`: [users, n]."""
         return keyed_uniform(self.seed, self.t, users, purpose, n, step)
 
@@ -71,7 +75,7 @@ class Unkeyed:
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
 
-    def uniform(self, users: Ints, purpose: Purpose, n: int = 1, step: int = 1) -> Floats:
+    def uniform(self, users: Ints, purpose: Purpose, n: int = 1, step: int | Ints = 1) -> Floats:
         return self.rng.random((len(users), n))
 
 

@@ -66,7 +66,10 @@ def local_update(device: Device, layers: Layers, steps: int, local: Local) -> Lo
         if local.rule is not None and gradients:
             gradients = changed(local, number, gradients, total)
         for name, gradient in gradients.items():
-            total[name] = total[name] + gradient if name in total else gradient
+            if number < 3:  # gradients may share memory with each other
+                total[name] = total[name] + gradient if name in total else gradient
+            else:
+                total[name].add_(gradient)
         losses.append(passed.loss)
         complete, latest = latest, device.buffers()
         if depth > 1 or number == steps:

@@ -63,6 +63,9 @@ class LocalWork:
 ONE_STEP = LocalWork()
 
 
+AHEAD = 4  # local steps that are drawn at a time
+
+
 class Batches:
     """Mini-batches from every user's part, without replacement: all of it if it is smaller.
 
@@ -104,6 +107,7 @@ class RoundBatches:
         self._batches, self._draws, self._users = batches, draws, np.sort(users)
         self._held = batches.data.sizes(self._users)
         self._drawn: dict[int, tuple[Ints, Ints]] = {}
+        self._orders: dict[tuple[int, int], Ints] = {}  # by user and epoch
 
     def __call__(self, users: Ints, step: int = 1) -> tuple[Tensor, Tensor]:
         at = np.searchsorted(self._users, users)
@@ -116,24 +120,37 @@ class RoundBatches:
     def _of_step(self, step: int) -> tuple[Ints, Ints]:
         """Where in their parts all users' rows are, and how many each has."""
         if step not in self._drawn:
-            users, held = self._users, self._held
-            sizes = np.minimum(self._batches.wanted(users), held)
-            found = np.zeros((len(held), int(sizes.max())), np.int64)
-            if self._batches.epochs:
-                for row, user in enumerate(users.tolist()):
-                    own = epoch_places(self._draws, user, int(held[row]), int(sizes[row]), step)
-                    found[row, : len(own)], sizes[row] = own, len(own)
-            else:
-                for count in np.unique(sizes):
-                    alike = sizes == count
-                    found[alike, :count] = places(
-                        self._draws, users[alike], held[alike], count, step
-                    )
-            self._drawn[step] = found, sizes
+            sizes = np.minimum(self._batches.wanted(self._users), self._held)
+            self._drawn |= (
+                self._epoch(step, sizes) if self._batches.epochs else self._steps(step, sizes)
+            )
         return self._drawn[step]
 
+    def _epoch(self, step: int, sizes: Ints) -> dict[int, tuple[Ints, Ints]]:
+        """A step of users that pass through their parts; the last batch may be smaller."""
+        found = np.zeros((len(sizes), int(sizes.max())), np.int64)
+        users = zip(self._users.tolist(), self._held.tolist(), sizes.tolist(), strict=True)
+        for row, (user, held, size) in enumerate(users):
+            epoch, batch = divmod(step - 1, -(-held // size))
+            if (user, epoch) not in self._orders:
+                self._orders[user, epoch] = epoch_order(self._draws, user, held, epoch)
+            own = self._orders[user, epoch][batch * size : (batch + 1) * size]
+            found[row, : len(own)], sizes[row] = own, len(own)
+        return {step: (found, sizes)}
 
-def places(draws: Draws, users: Ints, sizes: Ints, batch_size: int, step: int = 1) -> Ints:
+    def _steps(self, step: int, sizes: Ints) -> dict[int, tuple[Ints, Ints]]:
+        """A step or, after the first one, several: drawn together they cost little more."""
+        steps = np.arange(step, step + (AHEAD if step > 1 else 1))
+        found = np.zeros((len(steps), len(sizes), int(sizes.max())), np.int64)
+        for count in np.unique(sizes):
+            alike = np.flatnonzero(sizes == count)
+            who, at = np.tile(alike, len(steps)), np.repeat(steps, len(alike))[:, None]
+            own = places(self._draws, self._users[who], self._held[who], count, at)
+            found[:, alike, :count] = own.reshape(len(steps), len(alike), -1)
+        return {each: (rows, sizes) for each, rows in zip(steps.tolist(), found, strict=True)}
+
+
+def places(draws: Draws, users: Ints, sizes: Ints, batch_size: int, step: int | Ints = 1) -> Ints:
     """Where in their parts, of these sizes, the rows of the users' batches are: [users, rows].
 
     They are uniform, without replacement; a user has the same ones whoever else takes part.
@@ -145,6 +162,11 @@ def places(draws: Draws, users: Ints, sizes: Ints, batch_size: int, step: int = 
 def epoch_places(draws: Draws, user: int, size: int, batch_size: int, step: int) -> Ints:
     """Places for one user whose local steps pass through its part, in a new order each epoch."""
     epoch, batch = divmod(step - 1, -(-size // batch_size))
-    numbers = draws.uniform(np.array([user]), Purpose.EPOCH, size, epoch + 1)[0]
-    order = np.argsort(numbers, kind="stable")
+    order = epoch_order(draws, user, size, epoch)
     return order[batch * batch_size : (batch + 1) * batch_size]
+
+
+def epoch_order(draws: Draws, user: int, size: int, epoch: int) -> Ints:
+    """The order in which a user passes through its part in an epoch (0, 1, ...)."""
+    numbers = draws.uniform(np.array([user]), Purpose.EPOCH, size, epoch + 1)[0]
+    return np.argsort(numbers, kind="stable")

@@ -1,10 +1,11 @@
 """Who computes a round: an engine turns a plan into a step; here, the loop engine, the oracle."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from itertools import groupby
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +19,15 @@ from salf.core.local import Local, Passed, changed, local_update
 from salf.core.narrow import SubNetwork, subnetwork
 from salf.core.rules import LocalRule, State, Tensors
 from salf.core.server import Schedule
+from salf.engines.dropout import Dropout, may_drop
 from salf.engines.losses import Loss, cross_entropy, user_losses
 from salf.methods import Group, RoundPlan
 
+if TYPE_CHECKING:
+    from salf.engines.spread import Crew
+
 Weights = Mapping[str, Tensor]
+Add = Callable[[int, Tensors], None]  # takes the column of a group's user, and its update
 
 
 class Rows(Protocol):
@@ -57,34 +63,30 @@ class LocalSteps:
 ONE_STEP = LocalSteps(lambda t: 0.0)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Network:
-    """What one group computes on: its tensors, and whether they are not the module's own."""
+    """What one group computes on, and how its users step."""
 
     leaves: Weights
-    foreign: bool = False
+    local: Local = field(default_factory=Local)
+    own: Callable[[int], State] = lambda user: {}
+    draws: Keyed | None = None
     narrow: SubNetwork | None = None
-    rate: float = 0.0  # of its users' own steps
-    local: LocalSteps = ONE_STEP
 
     @property
     def held(self) -> Held | None:
         """Where a narrow network's entries lie in the full tensors."""
         return None if self.narrow is None else self.narrow.held
 
+    def cut(self, narrow: SubNetwork | None) -> "Network":
+        """A narrow network cut out of this one, or this one."""
+        if narrow is None:
+            return self
+        return replace(self, leaves=narrow.leaves(self.leaves), narrow=narrow)
+
     def forward_weights(self) -> Weights | None:
         """What one forward pass is to use; None for the module's own tensors."""
-        if self.narrow is not None:
-            return self.narrow.forward_view(self.leaves)
-        return self.leaves if self.foreign else None
-
-    def moved_by(self, gradients: Weights, rate: float) -> "Network":
-        """The network after a user's own step."""
-        moved = {
-            name: torch.sub(self.leaves[name].detach(), gradient, alpha=rate).requires_grad_()
-            for name, gradient in gradients.items()
-        }
-        return replace(self, leaves={**self.leaves, **moved}, foreign=True)
+        return None if self.narrow is None else self.narrow.forward_view(self.leaves)
 
 
 class Engine:
@@ -106,7 +108,10 @@ class Engine:
         self.model = model
         self.layers = layers
         self.loss = loss
-        self._narrow: dict[float, SubNetwork] = {}
+        self.crew: Crew | None = None  # processes on which users computed one at a time are spread
+        self.dropout: Dropout | None = None  # of the users of this pass
+        self._may_drop = may_drop(model)
+        self._subnetwork = lru_cache(maxsize=32)(partial(subnetwork, model))
 
     @cached_property
     def weights(self) -> dict[str, Tensor]:
@@ -138,12 +143,12 @@ class Engine:
         computing = (group for group in plan.groups if len(group.users))
         for (given, _), alike in groupby(computing, lambda group: (group.given, group.width)):
             groups = list(alike)
-            weights = self.weights if given == t else old[given]
-            network = self._network(plan, groups[0], weights, local)
-            if aggregate.separate:
-                loss += sum(self._separately(each, network, rows, aggregate) for each in groups)
-            else:
-                loss += self._compute_together(groups, network, rows, aggregate)
+            with nullcontext() if given == t else placed(self.weights, old[given]):
+                network = self._network(plan, groups[0], local)
+                if aggregate.separate:
+                    loss += sum(self._separately(each, network, rows, aggregate) for each in groups)
+                else:
+                    loss += self._compute_together(groups, network, rows, aggregate)
             users += sum(len(group.users) for group in groups)
         step = (
             aggregate.average() if plan.narrow.entrywise else aggregate.total(plan.total_weights())
@@ -172,13 +177,7 @@ class Engine:
 
         A user's loss is the mean over its local steps.
         """
-        return sum(self._compute(group, network, rows, aggregate) for group in groups)
-
-    def _compute(
-        self, group: Group, network: Network, rows: Rows, aggregate: LayerwiseAggregate
-    ) -> float:
-        """Add the updates of one group; return the sum of its users' losses."""
-        return self._separately(group, network, rows, aggregate)
+        return sum(self._separately(group, network, rows, aggregate) for group in groups)
 
     def _separately(
         self, group: Group, network: Network, rows: Rows, aggregate: LayerwiseAggregate
@@ -187,49 +186,62 @@ class Engine:
 
         By default one user after the other: its local steps, the last one to its depth.
         """
+
+        def add(column: int, update: Tensors) -> None:
+            user = int(group.users[column])
+            aggregate.add(update, group.weights[:, column], held=network.held, user=user)
+
+        if self.crew is not None and len(group.users) > 1:
+            return self.crew.compute(self, group, network, rows, add, aggregate.separate)
+        return self.one_by_one(group, network, rows, add)
+
+    def one_by_one(self, group: Group, network: Network, rows: Rows, add: Add) -> float:
+        """Compute every user's own update, in order; return the sum of the users' losses."""
         total = 0.0
         for column, (steps, depth) in enumerate(zip(group.steps, group.depth, strict=True)):
             user = group.users[column : column + 1]
-            update, loss = self._user(user, int(steps), int(depth), network, rows)
-            aggregate.add(update, group.weights[:, column], held=network.held, user=int(user[0]))
+            update, loss = self.user(user, int(steps), int(depth), network, rows)
+            add(column, update)
             total += loss
         return total
 
-    def _user(
+    def user(
         self, user: Ints, steps: int, depth: int, network: Network, rows: Rows
     ) -> tuple[dict[str, Tensor], float]:
         """A user's update, the sum of its gradients, and its mean loss."""
-        device = _ToDepth(self, user, steps, depth, network, rows)
-        steps_of = network.local
-        if steps_of.draws is not None:
-            torch.default_generator.manual_seed(steps_of.draws.torch_seed_of(int(user[0])))
-        local = Local(network.rate, steps_of.rule, steps_of.server, steps_of.own(int(user[0])))
-        try:
+        number = int(user[0])
+        if network.draws is not None:
+            torch.default_generator.manual_seed(network.draws.torch_seed_of(number))
+        local = replace(network.local, own=network.own(number))
+        self.begin(network.draws, user)
+        with placed(network.leaves):
+            device = _ToDepth(self, user, steps, depth, network, rows)
             done = local_update(device, self.layers, steps, local)
-        finally:
-            device.put_back()
         return done.tensors, done.loss
 
-    def _loss(self, network: Network, inputs: Tensor, targets: Tensor) -> Tensor:
+    def begin(self, draws: Keyed | None, users: Ints) -> None:
+        """Dropout, if there is any, is that of these users in the passes to come."""
+        self.dropout = Dropout(draws, users) if self._may_drop and draws is not None else None
+
+    def dropping(self) -> AbstractContextManager[object]:
+        """A forward pass with dropout as it is begun."""
+        return self.dropout or nullcontext()
+
+    def loss_of(self, network: Network, inputs: Tensor, targets: Tensor) -> Tensor:
+        """The loss of one user."""
         forward = network.forward_weights()
-        if forward is None:
-            outputs = self.model(inputs)
-        else:
-            outputs = functional_call(self.model, dict(forward), (inputs,))
+        with self.dropping():
+            if forward is None:
+                outputs = self.model(inputs)
+            else:
+                outputs = functional_call(self.model, dict(forward), (inputs,))
         return user_losses(self.loss, outputs, targets, users=1).sum()
 
-    def _network(
-        self, plan: RoundPlan, group: Group, weights: Weights, local: LocalSteps
-    ) -> Network:
-        rate = local.rate(group.given)
-        if group.width == 1:
-            return Network(weights, weights is not self.weights, None, rate, local)
-        narrow, shift = self._narrow.get(group.width), plan.narrow.shift
-        if narrow is None or shift:
-            narrow = subnetwork(self.model, group.width, shift)
-        if not shift:
-            self._narrow[group.width] = narrow
-        return Network(narrow.leaves(weights), True, narrow, rate, local)
+    def _network(self, plan: RoundPlan, group: Group, local: LocalSteps) -> Network:
+        steps = Local(local.rate(group.given), local.rule, local.server)
+        network = Network(self.weights, steps, local.own, local.draws)
+        whole = group.width == 1
+        return network.cut(None if whole else self._subnetwork(group.width, plan.narrow.shift))
 
 
 class LoopEngine(Engine):
@@ -254,33 +266,53 @@ def by_rule(
 
 
 class _ToDepth:
-    """A user on the loop engine, whose last step stops at a depth that is known."""
+    """A user on the loop engine, whose last step stops at a depth that is known.
+
+    It moves the network's own leaves, which are placed elsewhere for the time.
+    """
 
     def __init__(
         self, engine: Engine, user: Ints, steps: int, depth: int, network: Network, rows: Rows
     ) -> None:
         self._engine, self._user, self._rows = engine, user, rows
         self._steps, self._depth = steps, depth
-        self._network = network
-        # A forward pass moves running statistics: the model is put back for the next user.
+        self._network, self._moved = network, set[str]()
         names = (name for name, _ in engine.model.named_buffers() if name in network.leaves)
-        self._before = {name: network.leaves[name].clone() for name in names}
+        self._buffers = {name: network.leaves[name] for name in names}
+        for buffer in self._buffers.values():  # which a forward pass may change
+            buffer.data = buffer.data.clone()
 
     def backward(self, step: int) -> Passed:
         depth = self._depth if step == self._steps else 1
-        loss = self._engine._loss(self._network, *self._rows(self._user, step))
+        loss = self._engine.loss_of(self._network, *self._rows(self._user, step))
         gradients = backward_to(depth, loss, self._network.leaves, self._engine.layers)
         return Passed(depth, gradients, loss.item())
 
     def move(self, gradients: Weights, rate: float) -> None:
-        self._network = self._network.moved_by(gradients, rate)
+        for name, gradient in gradients.items():
+            leaf = self._network.leaves[name]
+            if name in self._moved:
+                leaf.data.sub_(gradient, alpha=rate)
+            else:
+                leaf.data = torch.sub(leaf.data, gradient, alpha=rate)
+        self._moved.update(gradients)
 
     def buffers(self) -> dict[str, Tensor]:
         if self._network.narrow is not None:  # whose statistics are of other activations
             return {}
-        leaves = self._network.leaves
-        return {n: leaves[n].clone() for n in self._before if is_sent(leaves[n], False)}
+        own = self._buffers.items()
+        return {name: value.clone() for name, value in own if is_sent(value, False)}
 
-    def put_back(self) -> None:
-        for name, start in self._before.items():
-            self._network.leaves[name].copy_(start)
+
+@contextmanager
+def placed(tensors: Weights, values: Weights | None = None) -> Iterator[None]:
+    """Let tensors have the data of others for a time; afterwards they have their own again."""
+    own = {name: tensor.data for name, tensor in tensors.items()}
+    try:
+        if values is not None:
+            for name, tensor in tensors.items():
+                tensor.data = values[name].data
+        yield
+    finally:
+        for name, data in own.items():
+            tensors[name].data = data

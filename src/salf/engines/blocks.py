@@ -1,8 +1,8 @@
 """Engines that run a model's blocks on the rows of many users at once; here, the grouped one."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
@@ -16,7 +16,8 @@ from salf.core.arrivals import Bools, Floats, Ints
 from salf.core.inputs import cat
 from salf.core.layers import Layers, backward_to
 from salf.engines.base import Engine, Network, Rows, Weights
-from salf.engines.kernels import UserBatchNorm, stand_in
+from salf.engines.dropout import DROPOUT
+from salf.engines.kernels import UserBatchNorm, stand_in, stand_ins_inside, stood_in
 from salf.engines.losses import Loss, RowLoss, cross_entropy, total_and_objective
 from salf.methods import Group
 
@@ -37,9 +38,9 @@ class LayerBlock:
         self.sequence = nn.Sequential(*map(stand_in, modules))
         self._modules = tuple(self.sequence)
         self.last = type(modules[-1]).__name__
-        self._inside = list(_stand_ins_inside(modules))
+        self._inside = list(stand_ins_inside(modules))
         full_name = {id(tensor): name for name, tensor in weights.items()}
-        with self._stood_in():
+        with stood_in(self._inside):
             tensors = (*self.sequence.named_parameters(), *self.sequence.named_buffers())
             self._names = {name: full_name[id(tensor)] for name, tensor in tensors}
             self.norms = {
@@ -58,7 +59,7 @@ class LayerBlock:
             for module in self._modules:  # without a call of the sequence: small models feel it
                 inputs = module(inputs)
             return inputs
-        with self._stood_in():
+        with stood_in(self._inside):
             if weights is None:
                 return self.sequence(inputs)  # type: ignore[no-any-return]
             own = {name: weights[full] for name, full in self._names.items() if full in weights}
@@ -73,31 +74,6 @@ class LayerBlock:
                     moved = moved.new_tensor(factors[: len(moved)]) @ moved
                 update[self._names[f"{place}.norm.{name}"]] = moved
         return update
-
-    @contextmanager
-    def _stood_in(self) -> Iterator[None]:
-        for children, name, _, other in self._inside:
-            children[name] = other
-        try:
-            yield
-        finally:
-            for children, name, own, _ in self._inside:
-                children[name] = own
-
-
-def _stand_ins_inside(
-    modules: Iterable[nn.Module],
-) -> Iterator[tuple[dict[str, nn.Module | None], str, nn.Module, nn.Module]]:
-    """(the children of a module, a child's name, the child, what stands in for it)."""
-    others: dict[int, nn.Module] = {}  # one for every module, however many places it has
-    for parent in (parent for outer in modules for parent in outer.modules()):
-        if isinstance(parent, torch.jit.ScriptModule):  # its children cannot be replaced
-            continue
-        for name, child in parent._modules.items():
-            if child is not None:
-                other = others.setdefault(id(child), stand_in(child))
-                if other is not child:
-                    yield parent._modules, name, child, other
 
 
 @dataclass(frozen=True)
@@ -121,6 +97,36 @@ class RowParts:
     def reached(self, c: Floats) -> Ints:
         """How many users have a weight in each layer."""
         return np.asarray((c[:, self.first] > 0).sum(1))
+
+
+class Signals:
+    """What backpropagation carries for some users, sorted by depth, whose weights are c[l, u].
+
+    Through layer l, user u's rows carry `of[l, u]` = c[l, u] / s_l; the gradient is multiplied by
+    s_l, the `scale`, afterwards.
+    """
+
+    def __init__(self, c: Floats) -> None:
+        self.users = c.shape[1]
+        reach = c > 0
+        self.reached: list[int] = reach.sum(1).tolist()  # U^l is the first reached[l] users
+        counted = np.flatnonzero(self.reached)
+        self.depth = 1 + int(counted[0]) if len(counted) else len(c) + 1  # of who got furthest
+        self.scale, self.total = c.max(1), c.sum(1)
+        self.of = c / np.where(self.scale > 0, self.scale, 1.0)[:, None]
+        self.factors = self.of[counted[-1] if len(counted) else -1]  # of the users' losses
+        self.all_ones = bool((self.of == reach).all())  # then no signal has to be scaled
+
+    def ratio(self, index: int) -> Floats:
+        """What the signal is multiplied by at the boundary below a layer, for users below it."""
+        users = self.reached[index - 1]
+        return np.asarray(self.of[index - 1, :users] / self.of[index, :users])
+
+
+@lru_cache(maxsize=8)
+def signals_of(layers: int, c: bytes) -> Signals:
+    """Signals for weights c[l, u], which are often the same round after round."""
+    return Signals(np.frombuffer(c).reshape(layers, -1))
 
 
 class BlockEngine(Engine):
@@ -157,29 +163,49 @@ class BlockEngine(Engine):
         """The columns of c[l, u] that one pass may take together, in order."""
         raise NotImplementedError
 
-    def _one_pass(
-        self,
-        c: Floats,
-        network: Network,
-        inputs: Tensor,
-        targets: Tensor,
-        aggregate: LayerwiseAggregate,
-        parts: RowParts | None = None,
-    ) -> float:
-        """Add the updates of some users of one set; return the sum of their losses.
-
-        With `parts`, each column is a part of a user: a row of its batch.
-        """
+    def _outputs(self, signals: Signals, forward: Weights | None, inputs: Tensor) -> Tensor:
+        """What the model makes of the rows of users, with a graph for what they reached."""
         raise NotImplementedError
 
-    def _compute(
-        self, group: Group, network: Network, rows: Rows, aggregate: LayerwiseAggregate
+    def _one_pass(
+        self,
+        users: Ints | RowParts,
+        c: Floats,
+        network: Network,
+        batch: tuple[Tensor, Tensor],
+        aggregate: LayerwiseAggregate,
     ) -> float:
-        total, chunk = 0.0, self._users_per_chunk(group, rows)
-        for some in self._chunks(group.weights, chunk):
-            inputs, targets = rows(group.users[some])
-            total += self._one_pass(group.weights[:, some], network, inputs, targets, aggregate)
-        return total
+        """Add the updates of some users of one set, or of parts of them; return their losses."""
+        parts = users if isinstance(users, RowParts) else None
+        share = None if parts is None else parts.share
+        signals, (inputs, targets) = signals_of(len(c), c.tobytes()), batch
+        if not isinstance(users, RowParts):
+            self.begin(network.draws, users)
+        with self.dropping():
+            outputs = self._outputs(signals, network.forward_weights(), inputs)
+        total, objective = total_and_objective(self.loss, outputs, targets, signals.factors, share)
+        update = backward_to(signals.depth, objective, network.leaves, self.layers)
+        if network.narrow is None and self._has_norms:
+            update |= self._moved_statistics(signals)
+        reached = signals.reached if parts is None else parts.reached(c)
+        aggregate.add_sum(update, signals.scale, reached, signals.total, network.held)
+        return float(total.item())
+
+    @cached_property
+    def _has_norms(self) -> bool:
+        return any(block.norms for block in self._blocks)
+
+    @cached_property
+    def _drops(self) -> bool:
+        return any(isinstance(module, DROPOUT) for module in self.model.modules())
+
+    def _moved_statistics(self, signals: Signals) -> dict[str, Tensor]:
+        """How the users that reached a layer moved its running statistics, weighed like it."""
+        update: dict[str, Tensor] = {}
+        for block, reached, factors in zip(self._blocks, signals.reached, signals.of, strict=False):
+            if reached:
+                update |= block.moved(factors)
+        return {name: moved for name, moved in update.items() if name in self.layers.index_of}
 
     def _compute_together(
         self,
@@ -188,21 +214,23 @@ class BlockEngine(Engine):
         rows: Rows,
         aggregate: LayerwiseAggregate,
     ) -> float:
-        """Groups that differ only in the number of rows are one if rows do not even share a norm.
+        """Groups that differ only in the number of rows are one if rows share nothing.
 
         A user's mean over its rows is then a sum over rows, each with its share of the weight.
         """
-        apart = isinstance(self.loss, RowLoss) and not any(block.norms for block in self._blocks)
-        if not apart or len(groups) < 2:
-            return super()._compute_together(groups, network, rows, aggregate)
+        total, apart = 0.0, isinstance(self.loss, RowLoss) and not (self._has_norms or self._drops)
+        if len(groups) < 2 or not apart:
+            for group in groups:
+                for some in self._chunks(group.weights, self._users_per_chunk(group, rows)):
+                    users, c = group.users[some], group.weights[:, some]
+                    total += self._one_pass(users, c, network, rows(users), aggregate)
+            return total
         weights, parts = RowParts.of(groups)
         self._users_per_chunk(groups[0], rows)  # which measures a user
         row_bytes = max(1, self._user_bytes[groups[0].rows] // max(1, groups[0].rows))
-        total = 0.0
         for some in self._chunks(weights, max(1, self.chunk_bytes // row_bytes)):
-            inputs, targets = _rows_of(groups, some, rows)
-            of_some = weights[:, some], network, inputs, targets
-            total += self._one_pass(*of_some, aggregate, parts.of_columns(some))
+            c, batch = weights[:, some], _rows_of(groups, some, rows)
+            total += self._one_pass(parts.of_columns(some), c, network, batch, aggregate)
         return total
 
     def _chunks(self, weights: Floats, most: int) -> Iterator[Ints]:
@@ -257,29 +285,12 @@ class GroupedEngine(BlockEngine):
         _, which = np.unique(shapes, axis=1, return_inverse=True)
         return [np.flatnonzero(which == each) for each in range(which.max() + 1)]
 
-    def _one_pass(
-        self,
-        c: Floats,
-        network: Network,
-        inputs: Tensor,
-        targets: Tensor,
-        aggregate: LayerwiseAggregate,
-        parts: RowParts | None = None,
-    ) -> float:
-        scale, users = c.max(1), c.shape[1]
-        depth = 1 + int(np.argmax(scale > 0))
-        factors = c[depth - 1] / scale[depth - 1]
-        (block,) = self._blocks
-        outputs = block(inputs, users, network.forward_weights())
-        share = None if parts is None else parts.share
-        total, objective = total_and_objective(self.loss, outputs, targets, factors, share)
-        update = backward_to(depth, objective, network.leaves, self.layers)
-        if network.narrow is None:
-            moved = block.moved(factors)
-            update |= {name: value for name, value in moved.items() if name in self.layers.index_of}
-        reached = (c > 0).sum(1) if parts is None else parts.reached(c)
-        aggregate.add_sum(update, scale, reached, c.sum(1), network.held)
-        return float(total.item())
+    def _outputs(self, signals: Signals, forward: Weights | None, inputs: Tensor) -> Tensor:
+        return self._blocks[0](inputs, signals.users, forward)
+
+    def _moved_statistics(self, signals: Signals) -> dict[str, Tensor]:
+        moved = self._blocks[0].moved(signals.factors)
+        return {name: value for name, value in moved.items() if name in self.layers.index_of}
 
 
 def _rows_of(groups: Sequence[Group], columns: Ints, rows: Rows) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ norm keeps each user's own statistics, at any depth inside a block.
 """
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,10 +24,10 @@ from torch import Tensor, nn
 
 from salf.core.aggregate import LayerwiseAggregate
 from salf.core.arrivals import Floats, Ints
-from salf.core.layers import Layers, backward_to, flatten, is_sequential
+from salf.core.layers import Layers, flatten, is_sequential
 from salf.core.narrow import BATCH_NORMS
 from salf.engines.base import Network, Rows, Weights
-from salf.engines.blocks import BlockEngine, RowParts
+from salf.engines.blocks import BlockEngine, Signals
 from salf.engines.losses import total_and_objective
 from salf.engines.separate import SeparateBlock
 from salf.methods import Group
@@ -140,26 +140,6 @@ class FusedEngine(BlockEngine):
             return [np.arange(reach.shape[1])]
         return [np.argsort(np.argmax(reach, axis=0), kind="stable")]
 
-    def _one_pass(
-        self,
-        c: Floats,
-        network: Network,
-        inputs: Tensor,
-        targets: Tensor,
-        aggregate: LayerwiseAggregate,
-        parts: RowParts | None = None,
-    ) -> float:
-        signals = _signals(len(c), c.tobytes())
-        outputs = self._outputs(signals, network.forward_weights(), inputs)
-        share = None if parts is None else parts.share
-        total, objective = total_and_objective(self.loss, outputs, targets, signals.of[-1], share)
-        update = backward_to(signals.depth, objective, network.leaves, self.layers)
-        if network.narrow is None and self._has_norms:
-            update |= self._moved_statistics(signals)
-        reached = signals.reached if parts is None else parts.reached(c)
-        aggregate.add_sum(update, signals.scale, reached, signals.total, network.held)
-        return float(total.item())
-
     def _separately(
         self, group: Group, network: Network, rows: Rows, aggregate: LayerwiseAggregate
     ) -> float:
@@ -174,8 +154,8 @@ class FusedEngine(BlockEngine):
         chunk = self._users_per_chunk(group, rows, kept=self._parameter_bytes)
         for start in range(0, len(order), chunk):
             some = order[start : start + chunk]
-            inputs, targets = rows(group.users[some])
-            total += self._separate_pass(depth[some], network, inputs, targets)
+            self.begin(network.draws, group.users[some])
+            total += self._separate_pass(depth[some], network, *rows(group.users[some]))
             for column, at in enumerate(some.tolist()):
                 update: dict[str, Tensor] = {}
                 for block in self._separate[depth[at] - 1 :]:
@@ -191,12 +171,13 @@ class FusedEngine(BlockEngine):
         """Find the updates of users of these depths, in order; return the sum of their losses."""
         # Every user has its own loss, so in the layers that it reached its signal is 1.
         reach = depth <= np.arange(1, len(self.layers) + 1)[:, None]
-        signals = _Signals(reach.astype(np.float64))
+        signals = Signals(reach.astype(np.float64))
 
         def run(index: int, inputs: Tensor, users: int) -> Tensor:
             return self._separate[index](inputs, users, network.leaves)
 
-        outputs = self._outputs(signals, network.forward_weights(), inputs, run)
+        with self.dropping():
+            outputs = self._outputs(signals, network.forward_weights(), inputs, run)
         total, objective = total_and_objective(self.loss, outputs, targets, signals.of[-1])
         reached = [
             network.leaves[name]
@@ -218,7 +199,7 @@ class FusedEngine(BlockEngine):
 
     def _outputs(
         self,
-        signals: "_Signals",
+        signals: Signals,
         forward: Weights | None,
         inputs: Tensor,
         run: Callable[[int, Tensor, int], Tensor] | None = None,
@@ -241,25 +222,17 @@ class FusedEngine(BlockEngine):
             elif joining := (count - before) * rows:
                 reached = torch.cat([reached, rest[:joining]]) if before else rest[:joining]
                 rest = rest[joining:]
+            if self.dropout is not None:
+                self.dropout.places, self.dropout.graph = range(count), True
             if count:
                 reached = run(index, reached, count) if run else block(reached, count, forward)
+            if self.dropout is not None:
+                self.dropout.places, self.dropout.graph = range(count, users), False
             if count < users:
                 with torch.no_grad():
                     rest = block(rest, users - count, forward)
             before = count
         return reached
-
-    @cached_property
-    def _has_norms(self) -> bool:
-        return any(block.norms for block in self._blocks)
-
-    def _moved_statistics(self, signals: "_Signals") -> dict[str, Tensor]:
-        """How the users that reached a layer moved its running statistics, weighed like it."""
-        update: dict[str, Tensor] = {}
-        for index, block in enumerate(self._blocks):
-            if signals.reached[index]:
-                update |= block.moved(signals.of[index])
-        return {name: moved for name, moved in update.items() if name in self.layers.index_of}
 
     def _least_chunk_bytes(self) -> int:
         return super()._least_chunk_bytes() if doubt(self.model) else CHUNK_OF_OUTPUTS
@@ -278,35 +251,6 @@ class FusedEngine(BlockEngine):
         for handle in handles:
             handle.remove()
         return sum(sizes)
-
-
-class _Signals:
-    """What backpropagation carries for some users, sorted by depth, whose weights are c[l, u].
-
-    Through layer l, user u's rows carry `of[l, u]` = c[l, u] / s_l; the gradient is multiplied by
-    s_l, the `scale`, afterwards.
-    """
-
-    def __init__(self, c: Floats) -> None:
-        self.users = c.shape[1]
-        reach = c > 0
-        self.reached: list[int] = reach.sum(1).tolist()  # U^l is the first reached[l] users
-        self.depth = 1 + self.reached.count(0)  # of the user that got furthest
-        self.scale, self.total = c.max(1), c.sum(1)
-        largest = self.scale if self.depth == 1 else np.where(self.scale > 0, self.scale, 1.0)
-        self.of = c / largest[:, None]
-        self.all_ones = bool((self.of == reach).all())  # then no signal has to be scaled
-
-    def ratio(self, index: int) -> Floats:
-        """What the signal is multiplied by at the boundary below a layer, for users below it."""
-        users = self.reached[index - 1]
-        return np.asarray(self.of[index - 1, :users] / self.of[index, :users])
-
-
-@lru_cache(maxsize=8)
-def _signals(layers: int, c: bytes) -> _Signals:
-    """Signals for weights c[l, u], which are often the same round after round."""
-    return _Signals(np.frombuffer(c).reshape(layers, -1))
 
 
 class _ScaleSignal(torch.autograd.Function):

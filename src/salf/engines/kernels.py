@@ -4,6 +4,8 @@ Values and gradients are those of the modules they stand in for, bit for bit; th
 thin convolution are to rounding.
 """
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from torch.nn import functional as F
 from salf.common.errors import SalfError
 from salf.core.narrow import BATCH_NORMS
 
+LEAST_POOLED = 2**15  # numbers; for fewer, PyTorch's own pooling is as fast
 # Output channels up to which the inputs' gradient of a convolution is faster as a convolution.
 MOST_THIN = 8
 
@@ -25,10 +28,41 @@ def stand_in(module: nn.Module) -> nn.Module:
     if type(module) in BATCH_NORMS:
         return UserBatchNorm(module)  # type: ignore[arg-type]
     if type(module) is nn.MaxPool2d and _halves(module):
-        return HalvingMaxPool()
+        return HalvingMaxPool(module)
     if type(module) is nn.Conv2d and _is_thin(module):
         return ThinConvolution(module)
     return module
+
+
+Place = tuple[dict[str, nn.Module | None], str, nn.Module, nn.Module]
+
+
+def stand_ins_inside(modules: Iterable[nn.Module], exact: bool = False) -> Iterator[Place]:
+    """(the children of a module, a child's name, the child, what stands in for it).
+
+    With `exact`, only what computes the same bits, for one user as for many.
+    """
+    others: dict[int, nn.Module] = {}  # one for every module, however many places it has
+    for parent in (parent for outer in modules for parent in outer.modules()):
+        if isinstance(parent, torch.jit.ScriptModule):  # its children cannot be replaced
+            continue
+        for name, child in parent._modules.items():
+            if child is not None:
+                other = others.setdefault(id(child), stand_in(child))
+                if isinstance(other, HalvingMaxPool) or not (exact or other is child):
+                    yield parent._modules, name, child, other
+
+
+@contextmanager
+def stood_in(places: Iterable[Place]) -> Iterator[None]:
+    """Let stand-ins be in the model for a time."""
+    for children, name, _, other in places:
+        children[name] = other
+    try:
+        yield
+    finally:
+        for children, name, own, _ in places:
+            children[name] = own
 
 
 def _halves(pool: nn.MaxPool2d) -> bool:
@@ -51,11 +85,33 @@ def _is_thin(convolution: nn.Conv2d) -> bool:
     return thin and min(_full_padding(convolution)) >= 0
 
 
-class HalvingMaxPool(nn.Module):
+class StandIn(nn.Module):
+    """A module in place of another one, whose attributes it has."""
+
+    def __init__(self, own: nn.Module) -> None:
+        super().__init__()
+        self.own = own
+
+    def __getattr__(self, name: str) -> Any:
+        """Weight, bias and all else, which the module around it may read."""
+        own = super().__getattr__("own")
+        return own if name == "own" else getattr(own, name)
+
+    @property
+    def hooked(self) -> bool:
+        """Whether a pass must run the module itself."""
+        own = self.own
+        forward = own._forward_hooks or own._forward_pre_hooks
+        return bool(forward or own._backward_hooks or own._backward_pre_hooks)
+
+
+class HalvingMaxPool(StandIn):
     """`nn.MaxPool2d(2)`, several times faster on a CPU: PyTorch's walks window by window."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Halve height and width."""
+        if self.hooked or inputs.numel() < LEAST_POOLED:
+            return self.own(inputs)  # type: ignore[no-any-return]
         outputs: Tensor = _HalvingMaxPool.apply(inputs)  # type: ignore[no-untyped-call]
         return outputs
 
@@ -94,30 +150,20 @@ class _HalvingMaxPool(torch.autograd.Function):
         return below
 
 
-class ThinConvolution(nn.Module):
+class ThinConvolution(StandIn):
     """A convolution with few output channels and stride 1.
 
     PyTorch's CPU kernels sum over output channels in blocks of 16 to find the gradient of the
     inputs. The same gradient as a convolution of the signal takes half the time.
     """
 
-    def __init__(self, convolution: nn.Conv2d) -> None:
-        super().__init__()
-        self.convolution = convolution
-
-    def __getattr__(self, name: str) -> Any:
-        """Weight, bias and all else of the convolution, which the module around it may read."""
-        own = super().__getattr__("convolution")
-        return own if name == "convolution" else getattr(own, name)
-
     def forward(self, inputs: Tensor) -> Tensor:
         """Convolve."""
-        own = self.convolution
+        own = self.own
         slow = inputs.requires_grad and inputs.device.type == "cpu"
-        hooked = own._forward_hooks or own._forward_pre_hooks
-        hooked = hooked or own._backward_hooks or own._backward_pre_hooks
-        if not slow or hooked or torch.is_autocast_enabled("cpu"):
+        if not slow or self.hooked or torch.is_autocast_enabled("cpu"):
             return own(inputs)  # type: ignore[no-any-return]
+        assert isinstance(own, nn.Conv2d)
         outputs: Tensor = _InputGradient.apply(  # type: ignore[no-untyped-call]
             own(inputs.detach()), inputs, own.weight, _full_padding(own), own.dilation
         )

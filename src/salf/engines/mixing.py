@@ -5,27 +5,21 @@ are what they are alone. The probe runs the model in training mode, dropout off,
 few users, and compares: with each user alone, and with another user's rows replaced.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 
 from salf.common.errors import in_one_line
 from salf.core.inputs import Inputs, unchanged
 from salf.engines.blocks import BlockEngine
+from salf.engines.dropout import WithoutDropout
 
 USERS, ROWS = 3, 3  # batch norm needs several rows, and makes of two whatever they are +1 and -1
 NEGLIGIBLE = 0.1  # gradients that are smaller, relative to the largest, may be all rounding
-
-DROPOUT = (
-    *(F.dropout, F.dropout1d, F.dropout2d, F.dropout3d),
-    *(F.alpha_dropout, F.feature_alpha_dropout, torch.dropout),
-)
 
 
 def reason_for_the_loop(engine: BlockEngine, example: Tensor) -> str | None:
@@ -49,30 +43,12 @@ def _trial(model: nn.Module) -> Iterator[None]:
             for module in model.modules():
                 if isinstance(module, nn.RNNBase | nn.MultiheadAttention):
                     module.dropout = 0.0  # it is not done by a function of its own
-            with _WithoutDropout():
+            with WithoutDropout():
                 yield
         finally:
             for module, before in attributes:
                 vars(module).clear()
                 vars(module).update(before)
-
-
-class _WithoutDropout(TorchFunctionMode):
-    """Dropout returns what it is given."""
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: Sequence[Any] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        if func in DROPOUT:
-            return args[0]
-        options = dict(kwargs or {})
-        if "dropout_p" in options:  # of attention
-            options["dropout_p"] = 0.0
-        return func(*args, **options)
 
 
 @dataclass(frozen=True, eq=False)

@@ -58,7 +58,7 @@ class SeparateBlock:
         full_name = {id(tensor): name for name, tensor in weights.items()}
         self._modules: list[tuple[nn.Module, dict[str, str]]] = []
         for module in sequence:
-            own = module.convolution if isinstance(module, ThinConvolution) else module
+            own = module.own if isinstance(module, ThinConvolution) else module
             tensors = own.named_parameters(remove_duplicate=False)
             self._modules.append((own, {name: full_name[id(tensor)] for name, tensor in tensors}))
         self.gradients: dict[str, Tensor] = {}  # of the last pass by full name, [users, ...]

@@ -6,7 +6,7 @@ the model on all of them: a linear layer becomes one batched matrix product. Use
 their number of steps, so those still at work are the first of the stack.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -16,12 +16,14 @@ from torch.func import functional_call
 from salf.common.errors import SalfError, in_one_line
 from salf.core.aggregate import LayerwiseAggregate
 from salf.core.arrivals import Ints
+from salf.core.draws import Keyed
 from salf.core.inputs import unchanged
 from salf.core.layers import Layers
 from salf.core.narrow import CONVOLUTIONS
 from salf.core.rules import LocalStep
 from salf.engines.base import Engine, Network, Rows, Weights
 from salf.engines.blocks import saved_bytes
+from salf.engines.dropout import Dropout
 from salf.engines.losses import Loss, cross_entropy, user_losses
 from salf.engines.mixing import same
 from salf.methods import Group
@@ -31,7 +33,7 @@ from salf.methods import Group
 CHUNK_BYTES = 64 * 2**20
 COPIES = 3  # of a user's weights: the weights, their gradients, and the sum of these
 
-RANDOM = (nn.modules.dropout._DropoutNd, nn.RReLU)
+RANDOM = (nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU)
 
 
 def obstacle(model: nn.Module, example: Tensor | None) -> str | None:
@@ -44,15 +46,19 @@ def obstacle(model: nn.Module, example: Tensor | None) -> str | None:
         if isinstance(module, CONVOLUTIONS):  # vmap makes it a grouped one, which is slower
             return f"local steps of convolutions ({name}) are not faster together"
     weights = {n: p.detach() for n, p in model.named_parameters()}
+    draws, users = Keyed(0, 1), np.arange(2)
     try:
-        with unchanged(model), torch.no_grad():
+        with unchanged(model):
             model.train()
-            both = torch.stack([example, example])
             stack = {name: each.expand(2, *each.shape) for name, each in weights.items()}
-            together = torch.vmap(lambda own, rows: functional_call(model, own, (rows,)))(
-                stack, both
-            )
-            alone = torch.stack([model(rows) for rows in both])
+            run = torch.vmap(lambda own, rows: functional_call(model, own, (rows,)))
+            with Dropout(draws, users):
+                together = run(stack, torch.stack([example, example]))
+            each = []
+            for user in users:
+                with Dropout(draws, users[user : user + 1]):
+                    each.append(model(example).detach())
+            alone = torch.stack(each)
     except Exception as error:  # whatever somebody else's code raises under vmap
         cause = in_one_line(error)
         return f"{type(model).__name__} cannot run with stacked weights ({cause})"
@@ -89,39 +95,33 @@ class StackedEngine(Engine):
             raise SalfError(
                 f"the stacked engine cannot run this model: {reason}. Use engine 'loop'."
             )
-        self._trained = [
-            name
-            for layer in layers
-            for name in layer.parameters
-            if self.weights[name].requires_grad
-        ]
+        names = (name for layer in layers for name in layer.parameters)
+        self._trained = [name for name in names if self.weights[name].requires_grad]
         self.chunk_bytes = chunk_bytes
         self._user_bytes: int | None = None
 
-    def _compute(
-        self, group: Group, network: Network, rows: Rows, aggregate: LayerwiseAggregate
+    def _compute_together(
+        self, groups: Sequence[Group], network: Network, rows: Rows, aggregate: LayerwiseAggregate
     ) -> float:
         total = 0.0
-        for some, sums, losses in self._chunks(group, network, rows):
-            c = group.weights[:, some]
-            scale = c.max(axis=1)
-            shares = c / np.where(scale > 0, scale, 1.0)[:, None]
-            update = {
-                name: torch.tensordot(total_of.new_tensor(shares[index]), total_of, 1)
-                for name, total_of in sums.items()
-                if scale[index := self.layers.index_of[name]]
-            }
-            aggregate.add_sum(update, scale, (c > 0).sum(axis=1), c.sum(axis=1), network.held)
-            total += losses
+        for group in groups:
+            for some, sums, losses in self._chunks(group, network, rows):
+                c = group.weights[:, some]
+                scale = c.max(axis=1)
+                shares = c / np.where(scale > 0, scale, 1.0)[:, None]
+                update = {
+                    name: torch.tensordot(total_of.new_tensor(shares[index]), total_of, 1)
+                    for name, total_of in sums.items()
+                    if scale[index := self.layers.index_of[name]]
+                }
+                aggregate.add_sum(update, scale, (c > 0).sum(axis=1), c.sum(axis=1), network.held)
+                total += losses
         return total
 
     def _separately(
         self, group: Group, network: Network, rows: Rows, aggregate: LayerwiseAggregate
     ) -> float:
-        """Add every user's update by itself; stacked, if every method of its kind ever was."""
-        local = network.local
-        if local.rule is None or not (local.server or local.own(int(group.users[0]))):
-            return super()._separately(group, network, rows, aggregate)
+        """Add every user's update by itself."""
         total = 0.0
         for some, sums, losses in self._chunks(group, network, rows):
             for place, column in enumerate(some.tolist()):
@@ -143,23 +143,19 @@ class StackedEngine(Engine):
         chunk = self._users_per_chunk(group, rows)
         for start in range(0, len(order), chunk):
             some = order[start : start + chunk]
-            yield (
-                some,
-                *self._local_steps(group.users[some], group.gradients[:, some], network, rows),
-            )
+            users, counts = group.users[some], group.gradients[:, some]
+            self.begin(network.draws, users)
+            yield some, *self._local_steps(users, counts, network, rows)
 
     def _users_per_chunk(self, group: Group, rows: Rows) -> int:
         """Measured on the full network whatever the group's is, as in the fused engine."""
         if self._user_bytes is None:
             inputs, _ = rows(group.users[:1])
-            stack = {
-                name: weight.clone().requires_grad_()
-                for name, weight in self.stack(self.weights, 1).items()
-            }
-            self._user_bytes = COPIES * sum(weight.nbytes for weight in stack.values())
-            self._user_bytes += saved_bytes(
-                lambda: self.outputs(Network(self.weights), stack, inputs[None]), stack
-            )
+            stack = {n: w.clone().requires_grad_() for n, w in self.stack(self.weights, 1).items()}
+            network = Network(self.weights)
+            self.begin(Keyed(0, 0), group.users[:1])
+            saved = saved_bytes(lambda: self.outputs(network, stack, inputs[None]), stack)
+            self._user_bytes = saved + COPIES * sum(weight.nbytes for weight in stack.values())
         return max(1, self.chunk_bytes // self._user_bytes)
 
     def _local_steps(
@@ -174,17 +170,17 @@ class StackedEngine(Engine):
         sums: dict[str, Tensor] = {}
         total = 0.0
         for step in range(1, steps[0] + 1):
-            active = int((steps >= step).sum())
-            going_on = int((steps > step).sum())
+            active, going_on = int((steps >= step).sum()), int((steps > step).sum())
             stack = self.stack(own, active) if step == 1 else own
             gradients, losses = self._gradients(users[:active], step, network, stack, rows)
             total += float((losses / losses.new_tensor(steps[:active])).sum())
             changed = self._by_rule(users[:active], step, gradients, sums, network)
             for name, gradient in changed.items():
+                part = gradient[:going_on]
                 if step == 1:
-                    own[name] = torch.sub(own[name], gradient[:going_on], alpha=network.rate)
+                    own[name] = torch.sub(own[name], part, alpha=network.local.rate)
                 else:
-                    own[name] = own[name][:going_on].sub_(gradient[:going_on], alpha=network.rate)
+                    own[name] = own[name][:going_on].sub_(part, alpha=network.local.rate)
                 # Users whose last step stopped above this layer do not have its gradient.
                 stopped = np.flatnonzero(counts[self.layers.index_of[name], :active] < step)
                 if len(stopped):
@@ -204,9 +200,9 @@ class StackedEngine(Engine):
             return gradients
         total = sums or {name: torch.zeros_like(each) for name, each in gradients.items()}
         total = {name: each[: len(users)] for name, each in total.items()}
-        each = [local.own(user) for user in users.tolist()]
+        each = [network.own(user) for user in users.tolist()]
         own = {name: torch.stack([state[name] for state in each]) for name in each[0]}
-        of_step = LocalStep(step, network.rate, total, local.server, own)
+        of_step = LocalStep(step, network.local.rate, total, local.server, own)
         return local.rule.of_many(gradients, of_step)
 
     def _gradients(
@@ -215,22 +211,29 @@ class StackedEngine(Engine):
         """One local step: the gradients of users with these weights, stacked, and their losses."""
         sizes = rows.sizes(users, step)
         if (sizes == sizes[0]).all():
-            return self._one_pass(network, stack, *rows(users, step))
+            return self._one_pass(network, stack, range(len(users)), *rows(users, step))
         gradients = {name: torch.empty_like(weight) for name, weight in stack.items()}
         losses = next(iter(stack.values())).new_empty(len(users))
         for size in np.unique(sizes):
             some = np.flatnonzero(sizes == size)
             at = torch.from_numpy(some).to(losses.device)
             own = {name: weight[at] for name, weight in stack.items()}
-            part, losses[at] = self._one_pass(network, own, *rows(users[some], step))
+            part, losses[at] = self._one_pass(network, own, some.tolist(), *rows(users[some], step))
             for name, gradient in part.items():
                 gradients[name][at] = gradient
         return gradients, losses
 
     def _one_pass(
-        self, network: Network, stack: Weights, inputs: Tensor, targets: Tensor
+        self,
+        network: Network,
+        stack: Weights,
+        places: Sequence[int],
+        inputs: Tensor,
+        targets: Tensor,
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """One pass for users with equally many rows."""
+        """One pass for users with equally many rows, who are at these places of their chunk."""
+        if self.dropout is not None:
+            self.dropout.places = places
         leaves = {name: weight.detach().requires_grad_() for name, weight in stack.items()}
         users = len(next(iter(leaves.values())))
         outputs = self.outputs(network, leaves, inputs.view(users, -1, *inputs.shape[1:]))
@@ -247,15 +250,11 @@ class StackedEngine(Engine):
         def one_user(weights: dict[str, Tensor], rows: Tensor) -> Tensor:
             own = {**fixed, **weights}
             forward = own if network.narrow is None else network.narrow.forward_view(own)
-            outputs: Tensor = functional_call(self.model, forward, (rows,))
-            return outputs
+            return functional_call(self.model, forward, (rows,))  # type: ignore[no-any-return]
 
-        outputs: Tensor = torch.vmap(one_user)(dict(stack), inputs)
-        return outputs
+        with self.dropping():
+            return torch.vmap(one_user)(dict(stack), inputs)
 
     def stack(self, weights: Weights, users: int) -> dict[str, Tensor]:
         """Copies of the weights, one for every user."""
-        return {
-            name: weights[name].detach().expand(users, *weights[name].shape)
-            for name in self._trained
-        }
+        return {n: weights[n].detach().expand(users, *weights[n].shape) for n in self._trained}

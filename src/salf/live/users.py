@@ -1,5 +1,6 @@
 """The users of a live run, each with its part of the data and the batches of the simulator."""
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from salf.core.compression import Compression, Sender
 from salf.core.draws import Keyed
 from salf.data import Samples
 from salf.data.sampling import epoch_places, places
+from salf.engines.dropout import Dropout, may_drop
 from salf.live.batches import OwnBatch
 from salf.live.slow import Slowdown
 from salf.live.user import OwnState, User
@@ -46,12 +48,20 @@ def make_user(config: Settings, number: int, slow: float = 1.0, folder: Path | N
         Slowdown(problem.model, slow)
     own = OwnBatch(config.batch_size, len(samples)) if config.equal_time() else None
 
+    dropout: AbstractContextManager[object] = nullcontext()
+
     def loss(round: int, step: int) -> Tensor:
-        if step == 1:  # what torch draws (dropout) is the simulator's, too
-            torch.default_generator.manual_seed(Keyed(config.seed, round).torch_seed_of(number - 1))
+        nonlocal dropout
+        if step == 1:  # dropout, and what else torch draws, is the simulator's
+            draws = Keyed(config.seed, round)
+            torch.default_generator.manual_seed(draws.torch_seed_of(number - 1))
+            if may_drop(problem.model):
+                dropout = Dropout(draws, np.array([number - 1]))
         rows = config.batch_size if own is None else own.rows
         inputs, targets = batch_of(config, number, samples, round, step, rows)
-        return problem.loss(problem.model(inputs), targets).mean()
+        with dropout:
+            outputs = problem.model(inputs)
+        return problem.loss(outputs, targets).mean()
 
     user = User(name, problem, loss, steps=steps, batch=own, method=config.make_method())
     if (compression := Compression.parse(config.compress)) is not None:

@@ -14,7 +14,7 @@ from salf.common.files import csv_of, write_all
 from salf.common.intervals import Interval, interval, over_seeds
 from salf.report import names
 from salf.report.page import Chart, Page, PageBlock, Section, again, made_with
-from salf.report.tables import NONE, Table, best, bold, tell
+from salf.report.tables import NONE, Table, best, bold, not_reached, tell
 from salf.runs.compare import SHARE
 
 PAGE, CSV = "report.html", "results.csv"
@@ -236,10 +236,8 @@ def to_target(outcome: CellResult) -> str:
     """The mean time, if all seeds reached the target; else how many did."""
     if all(run.target is None for run in outcome.runs):
         return NONE
-    found = outcome.over_seeds("to_target")
-    if found is None:
-        reached = sum(run.to_target is not None for run in outcome.runs)
-        return f"{reached} of {len(outcome.runs)} reached" if reached else "not reached"
+    if (found := outcome.over_seeds("to_target")) is None:
+        return not_reached([run.to_target for run in outcome.runs])
     unit, hours = (3600, " h") if found.mean >= 7200 else (1, "")
     half = "" if found.half is None else f" ±{found.half / unit:.2g}"
     return f"{found.mean / unit:.3g}{half}{hours}"

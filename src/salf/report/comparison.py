@@ -14,7 +14,7 @@ from salf.common.pictures import pictures
 from salf.report import charts, names
 from salf.report.measured import at_end, seeds, spread, tested
 from salf.report.page import Chart, Page, PageBlock, Section, again, made_with
-from salf.report.tables import NONE, Table, best, bold, tell
+from salf.report.tables import NONE, Table, best, bold, not_reached, tell
 from salf.report.verdict import headline, mean_time, number, target, verdict
 from salf.runs.compare import Case, Clocked, Comparison
 from salf.runs.config import Config
@@ -147,9 +147,9 @@ def to_target(runs: Sequence[Clocked]) -> str:
     """The mean time to the target, if all seeds reached it; else how many did."""
     if all(run.target is None for run in runs):
         return NONE
+    if some := not_reached([run.to_target for run in runs]):
+        return some
     times = [run.to_target for run in runs if run.to_target is not None]
-    if len(times) < len(runs):
-        return f"{len(times)} of {len(runs)} reached" if times else "not reached"
     sd = f" ±{number(float(np.std(times, ddof=1)), 2)}" if len(times) > 1 else ""
     return number(fmean(times)) + sd
 

@@ -121,7 +121,7 @@
       const title = name ? name.split("\n").flatMap((line) => wrapped(line, wide - 60)) : [];
       const top = 22 + 16 * title.length;
       const height = top + chart.height * (wide < 420 && panels.length === 1 ? 0.85 : 1) + 42;
-      const box = { left: 52, right: wide - 10, top, bottom: height - 42 };
+      const box = { left: 52, right: wide - 18, top, bottom: height - 42 };
       const x = scale(chart.x, domains.x, box.left, box.right);
       const y = scale(chart.y, domains.y, box.bottom, box.top);
       const svg = frame(wide, height, [label, ...title].join(". "));

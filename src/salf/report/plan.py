@@ -8,7 +8,7 @@ from salf.common.figures import Axis, Figure, Line, Lines, Point
 from salf.common.intervals import Interval, interval, over_seeds
 from salf.report import names
 from salf.report.page import Chart, Code, Page, Section, again
-from salf.report.tables import NONE, Table, tell
+from salf.report.tables import NONE, Table, not_reached, tell
 from salf.runs.compare import SHARE
 from salf.runs.plan import ADEL, BOUND, Planned
 from salf.runs.search import Candidate
@@ -139,9 +139,7 @@ def _tested(planned: Planned, each: Candidate) -> str:
 def _times(planned: Planned, each: Candidate) -> str:
     times = planned.times(each)
     known = [time for time in times if time is not None]
-    if len(known) < len(times):
-        return f"{len(known)} of {len(times)} reached" if known else "not reached"
-    return _seconds(interval(known))
+    return not_reached(times) or _seconds(interval(known))
 
 
 def _seconds(found: Interval) -> str:

@@ -74,6 +74,14 @@ def best(values: Mapping[K, float | None], choose: Callable[..., Any] = max) -> 
     return {key for key, value in values.items() if several and value == top}
 
 
+def not_reached(times: Sequence[float | None]) -> str:
+    """How many of some runs reached a target, unless all did."""
+    known = sum(time is not None for time in times)
+    if known == len(times):
+        return ""
+    return f"{known} of {len(times)} reached" if known else "not reached"
+
+
 def tell(console: Console, *shown: str | Table) -> None:
     """Print sentences and tables as they are: brackets are no markup, nothing is broken up."""
     for each in shown:

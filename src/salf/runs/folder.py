@@ -180,13 +180,13 @@ def summarise(config: Settings, history: History, problem: Problem) -> dict[str,
         "data": problem.source,
         "layers": [layer.name for layer in problem.layers],
         "layer_parameters": [layer.size for layer in problem.layers],
-        "versions": {
-            "salf": version("salf"),
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-        },
+        "versions": {**versions(), "python": platform.python_version()},
     }
+
+
+def versions() -> dict[str, str]:
+    """The versions of the packages on which numbers depend."""
+    return {"salf": version("salf"), "torch": torch.__version__, "numpy": np.__version__}
 
 
 def of_simulation(config: Config, history: History, simulation: Simulation) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from torch import nn
 from salf.common import Report, process
 from salf.common.errors import NoRoundInTime, SalfError, TrainingDiverged
 from salf.core.rows import Row, from_table, read_checkpoint, to_table, unreadable, write_checkpoint
-from salf.engines.spread import SpreadEngine
 from salf.runs.config import Config
 from salf.runs.federation import Given, from_config
 from salf.runs.folder import Kind, RunFolder, of_simulation, summarise, without_last_evaluation
@@ -73,10 +72,8 @@ def run(
         torch.set_num_threads(config.threads)
         training = from_config(config, given, report)
         engine = training.simulation.engine
-        if workers and isinstance(engine, SpreadEngine):
-            engine.start(workers)
-        elif workers > 1 and report:
-            report(f"One process is used: the {engine.name} engine computes users together.")
+        if workers and engine.crew is not None:
+            engine.crew.start(workers)
         return _train(config, training, folder, checkpoint_every, on_round, keep_interrupted)
 
     return in_folder(config, out, resume, go)
