@@ -14,7 +14,7 @@ from torch import Tensor
 from salf.cluster.objects import Unpacker, packed
 from salf.common.errors import SalfError, in_one_line, portable
 from salf.engines.base import Add, Engine, LoopEngine, Network, Rows, Weights
-from salf.engines.spread import TRIES, Crew, RowsOf, Task
+from salf.engines.spread import TRIES, Crew, RowsOf, UserTask
 from salf.methods import Group
 
 PIECES = 4  # in which a node's core gets its users of a round
@@ -47,7 +47,7 @@ class NodeCrew(Crew):
         return self.share(engine, group, network, add, keep)
 
     def updates(
-        self, engine: Engine, network: Network, tasks: Sequence[Task]
+        self, engine: Engine, network: Network, tasks: Sequence[UserTask]
     ) -> Iterator[tuple[int, Weights, float]]:
         weights = ray.put({n: each.detach().clone() for n, each in engine.weights.items()})
         news = pickle.dumps(network.news)

@@ -82,7 +82,7 @@ class Crew:
     def share(self, engine: Engine, group: Group, network: Network, add: Add, keep: bool) -> float:
         """Let the workers compute the users of a group."""
         users = zip(group.users.tolist(), group.steps.tolist(), group.depth.tolist(), strict=True)
-        tasks = [Task(place, *each, network.own(each[0])) for place, each in enumerate(users)]
+        tasks = [UserTask(place, *each, network.own(each[0])) for place, each in enumerate(users)]
         total = 0.0
         try:
             for place, update, loss in self.updates(engine, network, tasks):
@@ -94,7 +94,7 @@ class Crew:
         return total
 
     def computed(
-        self, engine: Engine, network: Network, task: "Task"
+        self, engine: Engine, network: Network, task: "UserTask"
     ) -> tuple[dict[str, Tensor], float]:
         """A user's update and loss, in this process."""
         user, of_user = np.array([task.user]), {task.user: task.own}
@@ -108,7 +108,7 @@ class Crew:
         return stood_in(self.stand_ins if network.narrow is None else ())
 
     def updates(
-        self, engine: Engine, network: Network, tasks: Sequence["Task"]
+        self, engine: Engine, network: Network, tasks: Sequence["UserTask"]
     ) -> Iterator[tuple[int, Weights, float]]:
         """Every user's update and loss, in order; an update is valid until the next one."""
         self._weights.fill(engine.weights)
@@ -151,7 +151,7 @@ class Crew:
         worker.begin(engine, self, self._weights, others)
 
 
-class Task(NamedTuple):
+class UserTask(NamedTuple):
     """One user's work, and where its update goes."""
 
     place: int
@@ -193,7 +193,7 @@ class _Worker:
     def __init__(self, like: Weights) -> None:
         self.slots = [_Shared(like) for _ in range(SLOTS)]
         self.free = list(range(SLOTS))
-        self.tasks: dict[int, Task] = {}  # under way, by place
+        self.tasks: dict[int, UserTask] = {}  # under way, by place
 
     def begin(
         self, engine: Engine, crew: Crew, weights: _Shared, others: Sequence[Connection]
@@ -208,7 +208,7 @@ class _Worker:
         self.process.start()
         theirs.close()
 
-    def give(self, task: Task) -> None:
+    def give(self, task: UserTask) -> None:
         self.tasks[task.place] = task._replace(slot=self.free.pop())
         self.send(pickle.dumps(self.tasks[task.place]))
 
@@ -256,7 +256,7 @@ def _work(
     try:
         while True:
             news = pickle.loads(pipe.recv_bytes())
-            if not isinstance(news, Task):
+            if not isinstance(news, UserTask):
                 network = Network.of(engine.weights, news)
                 continue
             try:

@@ -42,8 +42,8 @@ class Result:
     summary: dict[str, Any]
 
 
-class Nodes(Protocol):
-    """Machines that can share the users of a round."""
+class CrewMaker(Protocol):
+    """What can make a crew for an engine: a cluster."""
 
     def crew(self, engine: Engine, rows_of: RowsOf) -> Crew: ...
 
@@ -56,7 +56,7 @@ def run(
     checkpoint_every: float = 10.0,
     on_round: OnRound | None = None,
     report: Report | None = None,
-    workers: int | Nodes = 0,
+    workers: int | CrewMaker = 0,
     given: Given | None = None,
     keep_interrupted: bool = False,
 ) -> Result:
