@@ -20,7 +20,7 @@ from salf.methods import Group
 PIECES = 4  # in which a node's core gets its users of a round
 AHEAD = 2  # pieces for each core that may be ready before their turn
 
-Found = list[tuple[int, dict[str, Tensor] | BaseException, float]]  # place, update, loss
+Computed = list[tuple[int, dict[str, Tensor] | BaseException, float]]  # place, update, loss
 
 
 class NodeCrew(Crew):
@@ -54,7 +54,7 @@ class NodeCrew(Crew):
         size = -(-len(tasks) // (PIECES * len(self._seats)))
         pieces = [tasks[at : at + size] for at in range(0, len(tasks), size)]
         todo, tries = list(range(len(pieces))), Counter[int]()
-        idle, pending, ready = [*self._seats], dict[Any, tuple[int, Any]](), dict[int, Found]()
+        idle, pending, ready = [*self._seats], dict[Any, tuple[int, Any]](), dict[int, Computed]()
         for turn in range(len(pieces)):
             while turn not in ready:
                 while idle and todo and todo[0] < turn + AHEAD * len(self._seats):
@@ -95,13 +95,13 @@ class Seat:
         self.crew = Crew(model, rows_of)
         model.train()
 
-    def compute(self, weights: dict[str, Tensor], news: bytes, tasks: bytes) -> Found:
+    def compute(self, weights: dict[str, Tensor], news: bytes, tasks: bytes) -> Computed:
         """The updates of some users."""
         own = self.engine.weights
         for name, tensor in weights.items():
             own[name].data.copy_(tensor)
         network = Network.of(own, pickle.loads(news))
-        found: Found = []
+        found: Computed = []
         for task in pickle.loads(tasks):
             try:
                 update, loss = self.crew.computed(self.engine, network, task)
