@@ -14,7 +14,7 @@ in the folder: repeat the command to continue.
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import product
@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from salf.common.bars import Bar
-from salf.common.errors import NoRoundInTime
 from salf.common.files import write_whole
 from salf.common.intervals import interval
 from salf.report import names
@@ -33,8 +32,7 @@ from salf.runs.config import Config
 from salf.runs.estimates import FleetLaw
 from salf.runs.federation import fleet_world, problem_of
 from salf.runs.pool import Finished, run_all, run_job
-from salf.runs.run import Result
-from salf.runs.training import OnPart
+from salf.runs.search import in_time
 from salf.worlds.fleet.devices import Fleet, drawn_normal
 from salf.worlds.fleet.named import PHONE
 
@@ -129,14 +127,6 @@ class Runs:
 
     def tested(self, config: Config) -> float:
         return self.found[key(config)][1]
-
-
-def in_time(do: Callable[[OnPart], Result], progress: OnPart) -> Result | None:
-    """A run; none if not even one of its rounds ends in time."""
-    try:
-        return do(progress)
-    except NoRoundInTime:
-        return None
 
 
 def key(config: Config) -> str:

@@ -82,7 +82,7 @@ class Race:
                 continue
             clock = {"seconds": seconds, "eval_seconds": self.interval, "seed": seed}
             job = self.job({**each.settings, **clock}, self.folder / name)
-            jobs[name], keys[name] = replace(job, do=partial(_in_time, job.do)), (each, seed)
+            jobs[name], keys[name] = replace(job, do=partial(in_time, job.do)), (each, seed)
         if jobs:
             ended = self.run(f"{len(jobs)} runs to {seconds:.3g} s", jobs).results
             known = {keys[name]: result for name, result in ended.items() if result is not None}
@@ -152,7 +152,8 @@ def _kept(folder: Path, seconds: float) -> History | None:
     return run.history(summary) if far and summary is not None else None
 
 
-def _in_time(do: Callable[[OnPart], Any], progress: OnPart) -> Any:
+def in_time(do: Callable[[OnPart], Any], progress: OnPart) -> Any:
+    """What a run gives; nothing if not even one of its rounds ends in time."""
     try:
         return do(progress)
     except NoRoundInTime:
