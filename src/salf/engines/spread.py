@@ -73,7 +73,7 @@ class Crew:
             engine.why += f"; {self._count} processes share the users of a round"
         if not self.workers or network.draws is None:
             start = perf_counter()
-            with _one_thread(), self.kernels(network):
+            with one_thread(), self.kernels(network):
                 loss = engine.one_by_one(group, network, rows, add)
             self._due |= perf_counter() - start > WORTH
             return loss
@@ -81,9 +81,11 @@ class Crew:
         tasks = [_Task(place, *each, network.own(each[0])) for place, each in enumerate(users)]
         total = 0.0
         try:
-            for place, update, loss in self._updates(engine, network, tasks):
-                add(place, {n: value.clone() for n, value in update.items()} if keep else update)
-                total += loss
+            with one_thread():  # a second one would wait in a loop, on a worker's core
+                for place, update, loss in self._updates(engine, network, tasks):
+                    kept = {n: value.clone() for n, value in update.items()} if keep else update
+                    add(place, kept)
+                    total += loss
         except BaseException:  # workers are in the middle of something
             _end(self.workers)
             raise
@@ -266,7 +268,7 @@ def can_spread(engine: Engine) -> bool:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """As in a worker: with more, sums may be rounded differently."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
