@@ -6,7 +6,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test test-fast lint bench bench-peers bench-plan bench-live reproduce clean
+.PHONY: demo test test-fast lint bench bench-quick bench-peers bench-plan bench-live reproduce clean
 
 demo: $(READY)
 	$(BIN)/salf demo
@@ -24,13 +24,12 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# One table, and benchmarks/results.json: under 40 minutes on two idle cores, bench-quick under 5.
 bench: $(READY)
-	$(BIN)/python benchmarks/engines.py
-	$(BIN)/python benchmarks/local_steps.py
-	$(BIN)/python benchmarks/separate.py
-	$(BIN)/python benchmarks/memory.py
-	$(BIN)/python benchmarks/users.py
-	$(BIN)/python benchmarks/clock.py
+	$(BIN)/python benchmarks/all.py
+
+bench-quick: $(READY)
+	$(BIN)/python benchmarks/all.py --quick
 
 # The same jobs on pfl, Flower, FLGo, a plain loop and salf, about 15 minutes on two idle cores;
 # the first time it makes an environment for each of them (5 GB). ARGS="--jobs mlp --repeats 1".

@@ -23,6 +23,7 @@ from time import perf_counter, sleep
 
 import numpy as np
 import torch
+from results import note
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -292,13 +293,19 @@ def main() -> None:
                 times = measured(name, fast, loop, plain, repeats)
             # The arithmetic of a round depends on its depths: a mean over some rounds.
             least = np.mean([arithmetic_seconds(fast.step, speed) for _ in range(5)])
+            plainly = median_ratio(times["fast"], times["plain"])
+            looped = median_ratio(times["loop"], times["fast"])
+            what, to = f"{name}, {ratio:.0%} stragglers: ", TARGETS[name, ratio].split(", loop")
+            note(f"{what}a round", 1e3 * median(times["fast"]), "ms")
+            note(f"{what}round / plain step", plainly, "", to[0] if "loop" not in to[0] else "")
+            note(f"{what}loop / round", looped, "", TARGETS[name, ratio].partition("loop ")[2])
             table.add_row(
                 name,
                 f"{users}",
                 f"{ratio:.0%}",
                 fast.engine.name,
-                f"{median_ratio(times['fast'], times['plain']):.2f}",
-                f"{median_ratio(times['loop'], times['fast']):.1f}x",
+                f"{plainly:.2f}",
+                f"{looped:.1f}x",
                 TARGETS[name, ratio],
                 f"{median(times['plain']) * 1e3:.2f}",
                 f"{median(times['fast']) * 1e3:.2f}",

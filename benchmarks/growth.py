@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from results import note
 from rich.console import Console
 from rich.table import Table
 from torch import nn
@@ -91,10 +92,10 @@ def live(model: nn.Module, users: int, rule: str) -> Round:
 
     def one() -> float:
         sent = []
-        for name, depth in zip(names, depths, strict=True):
+        for depth in depths:
             due = [each for layer in list(server.layers)[depth - 1 :] for each in layer.parameters]
             tensors = {each: torch.randn(server.weights[each].shape) for each in due}
-            sent.append(encode(Update(name, server.t + 1, int(depth), tensors)))
+            sent.append(encode(Update(int(depth), tensors)))
         begin = perf_counter()
         server.open(names)
         for name, data in zip(names, sent, strict=True):
@@ -139,11 +140,11 @@ SERIES = {
         "layers of an MLP, 30 users", sizes(3, 100), lambda n: simulated(chain(n), 30)
     ),
     "steps-mlp": Series(
-        "local steps, MLP, 30 users", [1, 2, 5, 10, 20, 50],
+        "local steps, MLP, 30 users", [2, 5, 10, 20, 50],
         lambda n: simulated(paper("mlp"), 30, steps=n),
     ),
     "steps-cnn": Series(
-        "local steps, CNN, 30 users", [1, 2, 5, 10, 20],
+        "local steps, CNN, 30 users", [2, 5, 10, 20],
         lambda n: simulated(paper("cnn"), 30, steps=n),
     ),
     **{
@@ -238,6 +239,9 @@ def main() -> None:
         # Of a few MiB the size of the process decides.
         large = [(each["size"], each["bytes"]) for each in found if each["bytes"] > 2**23]
         grows = f"{slope(large):.2f}" if len(large) > 2 else ""
+        note(f"{series.title}: slope of time", time, "", f"≤ {series.to:g}")
+        note(f"{series.title}: {last['size']:,}", last["seconds"] * 1e3, "ms")
+        note(f"{series.title}: {last['size']:,}, memory", last["bytes"] / 2**20, "MiB")
         table.add_row(
             series.title,
             f"{first['size']:,} to {last['size']:,}",

@@ -13,6 +13,7 @@ from time import perf_counter
 
 import numpy as np
 import torch
+from results import note
 
 from salf.common.process import kept_memory
 from salf.core.layers import Layers
@@ -74,6 +75,8 @@ def main() -> None:
         fast, loop = (median(column) * 1e3 for column in zip(*times, strict=True))
         ratio = median(loop / fast for fast, loop in times)
         chosen = sides[0].engine.name
+        note(f"{name}, {asked.steps} local steps: {chosen}", fast, "ms")
+        note(f"{name}, {asked.steps} local steps: loop / {chosen}", ratio, "")
         print(f"{name}: {chosen} {fast:.0f} ms, loop {loop:.0f} ms, loop / {chosen} {ratio:.2f}")
     if asked.chunks:
         for megabytes in (2, 4, 8, 16, 32, 64, 128):

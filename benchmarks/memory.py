@@ -12,6 +12,7 @@ from time import perf_counter
 
 import numpy as np
 import torch
+from results import note
 
 from salf.common.process import kept_memory
 from salf.core.layers import Layers
@@ -59,6 +60,9 @@ def main() -> None:
             f"a round of {users:,} users in chunks of {engine.chunk_bytes / 2**20:.0f} MiB: "
             f"{seconds:.1f} s, {peak():.2f} GiB at most"
         )
+        chunks = f"{users:,} users, chunks of {engine.chunk_bytes / 2**20:.0f} MiB"
+        note(f"{chunks}: a round", seconds, "s")
+        note(f"{chunks}: most memory", peak(), "GiB")
         weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
     difference = (weights[0] - weights[1]).abs().max() / weights[0].abs().max()
     print(f"largest relative difference between the two: {difference:.1e}")

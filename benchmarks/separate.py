@@ -14,6 +14,7 @@ from time import process_time
 
 import numpy as np
 import torch
+from results import note
 from rich.console import Console
 from rich.table import Table
 
@@ -76,6 +77,9 @@ def main() -> None:
                         simulation.step()
                         if turn >= 2:  # the first ones warm up
                             times[side].append(process_time() - begin)
+            for a, b in (("separate", "salf"), ("loop", "salf"), ("mifa", "fedavg")):
+                value = median_ratio(times[a], times[b])
+                note(f"{model}, {ratio:.0%} stragglers: {a} / {b}", value, "")
             table.add_row(
                 model,
                 f"{ratio:.0%}",

@@ -16,6 +16,7 @@ from time import perf_counter
 
 import numpy as np
 import torch
+from results import note
 from torch import nn
 
 import salf
@@ -66,6 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             task = (method, given.users, given.cohort, given.rounds)
             start, later, peak = pool.apply(measure, task)
+        note(f"{given.users:,} users, {method}: first round after", start, "s")
+        note(f"{given.users:,} users, {method}: a round", later, "s")
+        note(f"{given.users:,} users, {method}: most memory", peak, "GiB")
         print(
             f"{method:8} first round after {start:.1f} s, then {later:.2f} s a round, "
             f"{peak:.2f} GiB at most",

@@ -40,7 +40,7 @@ HERE = Path(__file__).parent
 PLACE = HERE.parent / ".peers"  # environments and data
 CORES = len(os.sched_getaffinity(0))
 LONGEST = 900  # seconds a side may take
-APART = 0.02  # accuracies whose medians differ by less are taken for the same
+APART = 0.02  # an accuracy that is no further outside of the loop's is taken for the same
 SAMPLE = 0.2  # seconds between two looks at a side's memory
 BASE = "loop"
 
@@ -230,9 +230,9 @@ def table(job: str, found: dict[str, list[dict[str, Any]]], rounds: int) -> list
             f"{spread(accuracies, '.3f')} |"
         )
         others = [run["accuracy"] for run in base if "accuracy" in run] or accuracies
-        gap = median(accuracies) - median(others)
-        apart = max(accuracies) < min(others) or max(others) < min(accuracies)
-        if apart and abs(gap) > APART:
+        middle = median(accuracies)
+        if not min(others) - APART <= middle <= max(others) + APART:
+            gap = middle - median(others)
             notes.append(f"{side}: not the accuracy of the {BASE}, but {gap:+.3f}")
     return [*lines, "", *(f"- {note}" for note in notes)]
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import salf
-from salf.cli.options import with_options
+from salf.cli.options import with_settings
 from salf.methods import named
 from salf.runs.live_config import LiveConfig, live
 from salf.runs.presets import PRESETS, read_toml
@@ -20,12 +20,13 @@ def linear():
 
 def test_a_method_and_what_it_needs_are_set_together():
     settings = {"method": "feddyn", "momentum": 0.0}
-    made = with_options(PRESETS["digits-mlp"], settings, ["alpha=0.1"])
+    options = {"options": {"alpha": "0.1"}}
+    made = with_settings(PRESETS["digits-mlp"], settings | options, salf.Config.changed)
     assert (made.method, made.options) == ("feddyn", {"alpha": 0.1})
     made = live(PRESETS["digits-mlp"], deadline="50ms", **settings)
     assert (made.method, made.momentum) == ("feddyn", 0)
     of_another = salf.Config(method="asyncfl", options={"delay": 3})
-    assert with_options(of_another, {"method": "salf"}, None).options == {}
+    assert with_settings(of_another, {"method": "salf"}, salf.Config.changed).options == {}
     assert live(of_another, method="salf", deadline=1).options == {}
 
 

@@ -31,6 +31,8 @@ from salf.methods import Method
 
 RULES = ("none", "median", "trimmed", "clip")
 ROUNDING = 1e-6  # of a sum of weights
+CELLS = 2**18  # values that are sorted at a time: more would leave the caches
+ALIGNED = 64  # columns: then sums are rounded as if all were added at once
 LARGE = 3.0  # times the median norm: an update that is not just of a larger batch or more steps
 
 
@@ -86,11 +88,12 @@ class Robust:
         if self.rule == "clip":
             return _mean(values, weights)
         f, count = self.attackers, len(values)
-        ordered, places = values.sort(dim=0)
         if self.rule == "trimmed":
-            centre = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
+            middle = (values.kthvalue(k, dim=0).values for k in ((count + 1) // 2, count // 2 + 1))
+            centre = sum(middle) / 2  # linear in the users, unlike sorting
             furthest = (values - centre).abs().topk(f, dim=0).indices
             return _mean(values, weights.expand_as(values).scatter(0, furthest, 0.0))
+        ordered, places = values.sort(dim=0)
         rank = torch.arange(count, device=values.device).unsqueeze(1)
         kept = (rank >= f) & (rank < count - f)
         upto = (weights.expand_as(values).gather(0, places) * kept).cumsum(0)
@@ -142,7 +145,12 @@ class Ballot:
         """What a rule (None: the mean) makes of the updates, times their weight."""
         values = self.clipped().values if rule is not None and rule.rule == "clip" else self.values
         weights = values.new_tensor(self.weights).unsqueeze(1)
-        mean = _mean(values, weights) if rule is None else rule.located(values, weights)
+        if rule is None:
+            mean = _mean(values, weights)
+        else:  # some columns at a time, because sorting takes several times the memory
+            width = max(1, CELLS // len(values) // ALIGNED) * ALIGNED
+            parts = torch.split(values, width, dim=1)
+            mean = torch.cat([rule.located(part, weights) for part in parts])
         total = weights.sum(0)
         gradients = torch.arange(len(mean), device=mean.device) < self.split
         return mean * torch.where(gradients, total, total.clamp(max=1.0))

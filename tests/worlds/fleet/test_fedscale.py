@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import urllib.request
 
 import numpy as np
 import pytest
@@ -66,3 +67,18 @@ def test_other_files_are_refused_and_not_executed(tmp_path, monkeypatch, content
     with pytest.raises(SalfError, match=says):
         fedscale(folder(tmp_path, **{CAPACITY: content}), 2, 0, MULTIPLY_ADDS)
     assert not (tmp_path / "harmed").exists()
+
+
+def test_what_is_downloaded_is_checked(tmp_path, monkeypatch):
+    answer = folder(tmp_path, **{CAPACITY: CLIENTS}) / CAPACITY
+    monkeypatch.setattr(urllib.request, "urlopen", lambda *_, **__: answer.open("rb"))
+    with pytest.raises(SalfError, match="not the expected file"):
+        fedscale(tmp_path / "new", 2, 0, MULTIPLY_ADDS)
+    assert not (tmp_path / "new" / CAPACITY).exists()
+
+    def offline(*_, **__):
+        raise OSError("no network")
+
+    monkeypatch.setattr(urllib.request, "urlopen", offline)
+    with pytest.raises(SalfError, match="put FedScale's files client_device_capacity and"):
+        fedscale(tmp_path / "new", 2, 0, MULTIPLY_ADDS)
