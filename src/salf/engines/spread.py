@@ -12,7 +12,7 @@ import signal
 import sys
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
@@ -22,14 +22,13 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from salf.common.errors import SalfError, portable
-from salf.core.arrivals import Ints
 from salf.core.draws import Keyed
 from salf.core.rules import State
-from salf.engines.base import Add, Engine, Network, Rows, Weights
-from salf.engines.kernels import stand_ins_inside, stood_in
+from salf.engines.base import Add, Engine, Network, Rows, RowsOf, Weights
+from salf.engines.blocks import stand_ins_inside, stood_in
 from salf.methods import Group
 
 WORTH = 0.05  # seconds of a round from which on workers pay
@@ -38,7 +37,6 @@ SLOTS = 4  # updates that a worker may have ready, while the users before them a
 TRIES = 3  # how often a user is computed whose worker dies
 LINE = 64  # bytes: where tensors begin in shared memory
 
-RowsOf = Callable[[Keyed, Ints], Rows]  # the rows of some users in a round
 Shapes = Mapping[str, torch.Size]
 
 
@@ -49,21 +47,20 @@ class Crew:
     of a round.
     """
 
-    def __init__(self, model: nn.Module, rows_of: RowsOf) -> None:
-        self.stand_ins = list(stand_ins_inside([model], exact=True))
+    def __init__(self, engine: Engine, rows_of: RowsOf) -> None:
+        self.stand_ins = list(stand_ins_inside([engine.model], exact=True))
         self.workers: list[_Worker] = []
         self.rows_of = rows_of
-        self._count, self._due = torch.get_num_threads(), False
+        self._count, self._due = engine.workers or torch.get_num_threads(), engine.workers > 0
+        self._possible = can_spread(engine)
         weakref.finalize(self, _end, self.workers)
-
-    def start(self, workers: int) -> None:
-        """Use so many workers from the next round on."""
-        self._count, self._due = workers, True
 
     def compute(
         self, engine: Engine, group: Group, network: Network, rows: Rows, add: Add, keep: bool
     ) -> float:
         """As `Engine.one_by_one` does; with `keep`, updates are kept by who gets them."""
+        if not self._possible:
+            return engine.one_by_one(group, network, rows, add)
         if not self.workers and self._due and self._count > 1:
             self._weights = _Shared(engine.weights)
             for _ in range(self._count):

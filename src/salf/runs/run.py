@@ -71,9 +71,7 @@ def run(
             report(f"{out} has no checkpoint yet: the run starts from the beginning.")
         torch.set_num_threads(config.threads)
         training = from_config(config, given, report)
-        engine = training.simulation.engine
-        if workers and engine.crew is not None:
-            engine.crew.start(workers)
+        training.simulation.engine.workers = workers
         return _train(config, training, folder, checkpoint_every, on_round, keep_interrupted)
 
     return in_folder(config, out, resume, go)
