@@ -66,6 +66,9 @@ class LocalSteps:
 ONE_STEP = LocalSteps(lambda t: 0.0)
 
 
+News = tuple[Local, Keyed | None, SubNetwork | None]
+
+
 @dataclass(frozen=True)
 class Network:
     """What one group computes on, and how its users step."""
@@ -75,6 +78,17 @@ class Network:
     own: Callable[[int], State] = lambda user: {}
     draws: Keyed | None = None
     narrow: SubNetwork | None = None
+
+    @classmethod
+    def of(cls, weights: Weights, news: News) -> "Network":
+        """The network of another process that has these weights, too."""
+        local, draws, narrow = news
+        return cls(weights, local, draws=draws).cut(narrow)
+
+    @property
+    def news(self) -> News:
+        """What another process needs to know of it, beside weights and users' states."""
+        return self.local, self.draws, self.narrow
 
     @property
     def held(self) -> Held | None:

@@ -25,7 +25,6 @@ import torch
 from torch import Tensor
 
 from salf.common.errors import SalfError, portable
-from salf.core.draws import Keyed
 from salf.core.rules import State
 from salf.engines.base import Add, Engine, Network, Rows, RowsOf, Weights
 from salf.engines.blocks import stand_ins_inside, stood_in
@@ -74,12 +73,16 @@ class Crew:
                 loss = engine.one_by_one(group, network, rows, add)
             self._due |= perf_counter() - start > WORTH
             return loss
+        return self.share(engine, group, network, add, keep)
+
+    def share(self, engine: Engine, group: Group, network: Network, add: Add, keep: bool) -> float:
+        """Let the workers compute the users of a group."""
         users = zip(group.users.tolist(), group.steps.tolist(), group.depth.tolist(), strict=True)
-        tasks = [_Task(place, *each, network.own(each[0])) for place, each in enumerate(users)]
+        tasks = [UserTask(place, *each, network.own(each[0])) for place, each in enumerate(users)]
         total = 0.0
         try:
             with one_thread():  # a second one would wait in a loop, on a worker's core
-                for place, update, loss in self._updates(engine, network, tasks):
+                for place, update, loss in self.updates(engine, network, tasks):
                     kept = {n: value.clone() for n, value in update.items()} if keep else update
                     add(place, kept)
                     total += loss
@@ -88,16 +91,26 @@ class Crew:
             raise
         return total
 
+    def computed(
+        self, engine: Engine, network: Network, task: "UserTask"
+    ) -> tuple[dict[str, Tensor], float]:
+        """A user's update and loss, in this process."""
+        user, of_user = np.array([task.user]), {task.user: task.own}
+        assert network.draws is not None
+        rows, own = self.rows_of(network.draws, user), replace(network, own=of_user.__getitem__)
+        with self.kernels(network):
+            return engine.user(user, task.steps, task.depth, own, rows)
+
     def kernels(self, network: Network) -> AbstractContextManager[None]:
         """Faster modules in the model, which a narrow network does not know by name."""
         return stood_in(self.stand_ins if network.narrow is None else ())
 
-    def _updates(
-        self, engine: Engine, network: Network, tasks: Sequence["_Task"]
+    def updates(
+        self, engine: Engine, network: Network, tasks: Sequence["UserTask"]
     ) -> Iterator[tuple[int, Weights, float]]:
         """Every user's update and loss, in order; an update is valid until the next one."""
         self._weights.fill(engine.weights)
-        news = pickle.dumps((network.local, network.draws, network.narrow))
+        news = pickle.dumps(network.news)
         for worker in self.workers:
             worker.send(news)
         todo, tries = deque(tasks), Counter[int]()
@@ -136,7 +149,7 @@ class Crew:
         worker.begin(engine, self, self._weights, others)
 
 
-class _Task(NamedTuple):
+class UserTask(NamedTuple):
     """One user's work, and where its update goes."""
 
     place: int
@@ -178,7 +191,7 @@ class _Worker:
     def __init__(self, like: Weights) -> None:
         self.slots = [_Shared(like) for _ in range(SLOTS)]
         self.free = list(range(SLOTS))
-        self.tasks: dict[int, _Task] = {}  # under way, by place
+        self.tasks: dict[int, UserTask] = {}  # under way, by place
 
     def begin(
         self, engine: Engine, crew: Crew, weights: _Shared, others: Sequence[Connection]
@@ -193,7 +206,7 @@ class _Worker:
         self.process.start()
         theirs.close()
 
-    def give(self, task: _Task) -> None:
+    def give(self, task: UserTask) -> None:
         self.tasks[task.place] = task._replace(slot=self.free.pop())
         self.send(pickle.dumps(self.tasks[task.place]))
 
@@ -237,19 +250,15 @@ def _work(
     shapes = {name: tensor.shape for name, tensor in engine.weights.items()}
     for name, place in weights.of(shapes).items():
         engine.weights[name].data = place
-    network, draws = Network(engine.weights), Keyed(0, 0)
+    network = Network(engine.weights)
     try:
         while True:
             news = pickle.loads(pipe.recv_bytes())
-            if not isinstance(news, _Task):
-                local, draws, narrow = news
-                network = Network(engine.weights, local, draws=draws).cut(narrow)
+            if not isinstance(news, UserTask):
+                network = Network.of(engine.weights, news)
                 continue
-            user, of_user = np.array([news.user]), {news.user: news.own}
             try:
-                rows, own = crew.rows_of(draws, user), replace(network, own=of_user.__getitem__)
-                with crew.kernels(network):
-                    update, loss = engine.user(user, news.steps, news.depth, own, rows)
+                update, loss = crew.computed(engine, network, news)
                 pipe.send((news.place, slots[news.slot].fill(update), loss))
             except Exception as error:  # whatever somebody else's code raises
                 pipe.send((news.place, portable(error), 0.0))
