@@ -13,8 +13,8 @@ from torch import Tensor
 
 from salf.cluster.objects import Unpacker, packed
 from salf.common.errors import SalfError, in_one_line, portable
-from salf.engines.base import Add, Engine, LoopEngine, Network, Rows, Weights
-from salf.engines.spread import TRIES, Crew, RowsOf, UserTask
+from salf.engines.base import Add, Engine, LoopEngine, Network, Rows, RowsOf, Weights
+from salf.engines.spread import TRIES, Crew, UserTask
 from salf.methods import Group
 
 PIECES = 4  # in which a node's core gets its users of a round
@@ -31,7 +31,7 @@ class NodeCrew(Crew):
     """
 
     def __init__(self, engine: Engine, rows_of: RowsOf, cores: int) -> None:
-        super().__init__(engine.model, rows_of)
+        super().__init__(engine, rows_of)
         known: dict[int, tuple[Any, Any]] = {}
         made = packed((engine.model, engine.layers, engine.loss, rows_of), known)
         actor: Any = ray.remote
@@ -92,7 +92,7 @@ class Seat:
         torch.set_num_threads(1)
         model, layers, loss, rows_of = Unpacker(io.BytesIO(packed), tensors).load()
         self.engine = LoopEngine(model, layers, loss)
-        self.crew = Crew(model, rows_of)
+        self.crew = Crew(self.engine, rows_of)
         model.train()
 
     def compute(self, weights: dict[str, Tensor], news: bytes, tasks: bytes) -> Computed:

@@ -17,8 +17,8 @@ from salf.cluster import files
 from salf.cluster.files import Outbox, fetch
 from salf.cluster.objects import Unpacker, packed
 from salf.common.errors import SalfError, in_one_line, portable
-from salf.engines.base import Engine
-from salf.engines.spread import Crew, RowsOf
+from salf.engines.base import Engine, RowsOf
+from salf.engines.spread import Crew
 from salf.live.cluster import Pulse, cluster
 from salf.runs.pool import Finished, Interrupted, Job, OnProgress
 from salf.runs.run import Stopped

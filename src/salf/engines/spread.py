@@ -12,7 +12,7 @@ import signal
 import sys
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
@@ -22,14 +22,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from salf.common.errors import SalfError, portable
-from salf.core.arrivals import Ints
-from salf.core.draws import Keyed
 from salf.core.rules import State
-from salf.engines.base import Add, Engine, Network, Rows, Weights
-from salf.engines.kernels import stand_ins_inside, stood_in
+from salf.engines.base import Add, Engine, Network, Rows, RowsOf, Weights
+from salf.engines.blocks import stand_ins_inside, stood_in
 from salf.methods import Group
 
 WORTH = 0.05  # seconds of a round from which on workers pay
@@ -38,7 +36,6 @@ SLOTS = 4  # updates that a worker may have ready, while the users before them a
 TRIES = 3  # how often a user is computed whose worker dies
 LINE = 64  # bytes: where tensors begin in shared memory
 
-RowsOf = Callable[[Keyed, Ints], Rows]  # the rows of some users in a round
 Shapes = Mapping[str, torch.Size]
 
 
@@ -49,21 +46,20 @@ class Crew:
     of a round.
     """
 
-    def __init__(self, model: nn.Module, rows_of: RowsOf) -> None:
-        self.stand_ins = list(stand_ins_inside([model], exact=True))
+    def __init__(self, engine: Engine, rows_of: RowsOf) -> None:
+        self.stand_ins = list(stand_ins_inside([engine.model], exact=True))
         self.workers: list[_Worker] = []
         self.rows_of = rows_of
-        self._count, self._due = torch.get_num_threads(), False
+        self._count, self._due = engine.workers or torch.get_num_threads(), engine.workers > 0
+        self._possible = can_spread(engine)
         weakref.finalize(self, _end, self.workers)
-
-    def start(self, workers: int) -> None:
-        """Use so many workers from the next round on."""
-        self._count, self._due = workers, True
 
     def compute(
         self, engine: Engine, group: Group, network: Network, rows: Rows, add: Add, keep: bool
     ) -> float:
         """As `Engine.one_by_one` does; with `keep`, updates are kept by who gets them."""
+        if not self._possible:
+            return engine.one_by_one(group, network, rows, add)
         if not self.workers and self._due and self._count > 1:
             self._weights = _Shared(engine.weights)
             for _ in range(self._count):
@@ -73,7 +69,7 @@ class Crew:
             engine.why += f"; {self._count} processes share the users of a round"
         if not self.workers or network.draws is None:
             start = perf_counter()
-            with _one_thread(), self.kernels(network):
+            with one_thread(), self.kernels(network):
                 loss = engine.one_by_one(group, network, rows, add)
             self._due |= perf_counter() - start > WORTH
             return loss
@@ -85,9 +81,11 @@ class Crew:
         tasks = [UserTask(place, *each, network.own(each[0])) for place, each in enumerate(users)]
         total = 0.0
         try:
-            for place, update, loss in self.updates(engine, network, tasks):
-                add(place, {n: value.clone() for n, value in update.items()} if keep else update)
-                total += loss
+            with one_thread():  # a second one would wait in a loop, on a worker's core
+                for place, update, loss in self.updates(engine, network, tasks):
+                    kept = {n: value.clone() for n, value in update.items()} if keep else update
+                    add(place, kept)
+                    total += loss
         except BaseException:  # workers are in the middle of something
             _end(self.workers)
             raise
@@ -276,7 +274,7 @@ def can_spread(engine: Engine) -> bool:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """As in a worker: with more, sums may be rounded differently."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -16,8 +16,8 @@ from torch import nn
 from salf.common import Report, process
 from salf.common.errors import NoRoundInTime, SalfError, TrainingDiverged
 from salf.core.rows import Row, from_table, read_checkpoint, to_table, unreadable, write_checkpoint
-from salf.engines.base import Engine
-from salf.engines.spread import Crew, RowsOf
+from salf.engines.base import Engine, RowsOf
+from salf.engines.spread import Crew
 from salf.runs.config import Config
 from salf.runs.federation import Given, from_config
 from salf.runs.folder import Kind, RunFolder, of_simulation, summarise, without_last_evaluation
@@ -81,13 +81,12 @@ def run(
         torch.set_num_threads(config.threads)
         training = from_config(config, given, report)
         engine = training.simulation.engine
-        if workers and engine.crew is not None:
-            if isinstance(workers, int):
-                engine.crew.start(workers)
-            else:
-                engine.crew = workers.crew(engine, engine.crew.rows_of)
-        elif workers and report is not None:
-            report(f"One process is used: the {engine.name} engine computes users together.")
+        if isinstance(workers, int):
+            engine.workers = workers
+        elif engine.rows_of is not None:
+            engine.crew = workers.crew(engine, engine.rows_of)
+        if workers and engine.rows_of is None and report is not None:
+            report(f"One process is used: engine {engine.name!r} was asked for.")
         return _train(config, training, folder, checkpoint_every, on_round, keep_interrupted)
 
     return in_folder(config, out, resume, go)
