@@ -6,7 +6,7 @@
 log-normal, and all have one link, such that the median phone computes `ratio` times as long as it
 downloads and uploads. Every method has the time of 150 rounds of the median phone. Its deadline
 (by which 10, 40, 70 or 95 % of the phones are done) and its learning rate are the best on
-held-out data with a seed that is not judged; accuracies are those on the test data with three
+held-out data with a seed that is not judged; accuracies are those on the test data with six
 others. Drop and FedAvg have several local steps, too, or SALF might win by these alone. A method
 ties with the best if the 95 % interval of their difference, paired by seed, has 0. Results are kept
 in the folder: repeat the command to continue.
@@ -40,7 +40,7 @@ RATIOS = (0.1, 1.0, 10.0)  # compute time to link time
 SPREADS = (0.0, 0.8, 1.6)  # sigma of the logarithm of speed
 SPLITS = ("iid", "dirichlet:0.1")
 SHARES, RATES = (0.1, 0.4, 0.7, 0.95), (0.05, 0.1, 0.2)
-ROUNDS, TUNED, JUDGED = 150, 100, (0, 1, 2)
+ROUNDS, TUNED, JUDGED = 150, 100, range(6)
 METHODS = {  # by name: settings
     "SALF": {"method": "salf"},
     "SALF, 4 local steps": {"method": "salf", "local_steps": 4},
