@@ -67,7 +67,10 @@ def main() -> None:
             layers = Layers.of(model)
             several = asked.steps > 1
             made = make_engine(kind, model, layers, example=example, several_steps=several)
-            sides.append(simulation(made, asked.users, asked.steps))
+            side = simulation(made, asked.users, asked.steps)
+            if kind == "auto":
+                side.engine.rows_of = side.batches.of_round
+            sides.append(side)
         for side in sides:
             side.step()
         with kept_memory():

@@ -14,8 +14,9 @@ in the folder: repeat the command to continue.
 
 import argparse
 import json
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from salf.common.bars import Bar
+from salf.common.errors import NoRoundInTime
 from salf.common.files import write_whole
 from salf.common.intervals import interval
 from salf.report import names
@@ -31,6 +33,8 @@ from salf.runs.config import Config
 from salf.runs.estimates import FleetLaw
 from salf.runs.federation import fleet_world, problem_of
 from salf.runs.pool import Finished, run_all, run_job
+from salf.runs.run import Result
+from salf.runs.training import OnPart
 from salf.worlds.fleet.devices import Fleet, drawn_normal
 from salf.worlds.fleet.named import PHONE
 
@@ -103,6 +107,7 @@ class Runs:
 
     def do(self, what: str, configs: Sequence[Config]) -> None:
         jobs = {key(each): run_job(each, None, 1.0) for each in configs}
+        jobs = {name: replace(job, do=partial(in_time, job.do)) for name, job in jobs.items()}
         jobs = {name: job for name, job in jobs.items() if name not in self.found}
 
         def keep(name: str, done: Finished) -> None:
@@ -124,6 +129,14 @@ class Runs:
 
     def tested(self, config: Config) -> float:
         return self.found[key(config)][1]
+
+
+def in_time(do: Callable[[OnPart], Result], progress: OnPart) -> Result | None:
+    """A run; none if not even one of its rounds ends in time."""
+    try:
+        return do(progress)
+    except NoRoundInTime:
+        return None
 
 
 def key(config: Config) -> str:

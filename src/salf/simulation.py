@@ -22,7 +22,6 @@ from salf.core.server import SGD, Optimiser, Schedule, Server
 from salf.data.sampling import ONE_STEP, Batches, Cohort, LocalWork
 from salf.engines import Engine, LocalSteps, RoundResult
 from salf.engines import engine as make_engine
-from salf.engines.spread import Crew, can_spread
 from salf.methods import Method, RoundPlan
 from salf.problem import Problem
 from salf.stages.pipeline import Pipeline, Stages, Voice
@@ -91,8 +90,8 @@ class Simulation:
         self.t = 0  # rounds done
         self.stages = stages or Stages()
         self.pipeline = Pipeline(self.stages, method, engine.layers, engine.weights, seed)
-        if recipe.engine == "auto" and can_spread(engine):
-            engine.crew = Crew(engine.model, self.batches.of_round)
+        if recipe.engine == "auto":
+            engine.rows_of = self.batches.of_round
         keeps = (self.pipeline.states or self.pipeline.recall) is not None
         # For anything about its users, or beyond the round.
         self.asks = method.asks.about_users or keeps

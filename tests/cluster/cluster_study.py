@@ -7,6 +7,7 @@ import threading
 import time
 from pathlib import Path
 
+import ray
 import torch
 
 import salf
@@ -51,8 +52,44 @@ def own(nodes):
     assert accuracies(there) == accuracies(here)
 
 
+class Net(torch.nn.Module):
+    """A model of one's own, whose users are computed one at a time in local steps."""
+
+    def __init__(self):
+        super().__init__()
+        self.filters, self.head = torch.nn.Conv2d(1, 4, 3), torch.nn.Linear(4 * 36, 10)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.filters(x)).flatten(1))
+
+
+def rounds(nodes):
+    """A run whose users are shared out; a worker is killed between two rounds."""
+    config = salf.Config(
+        data="digits", model="cluster_study:Net", users=9, rounds=5, local_steps=2, batch_size=4,
+        lr=0.1, method="scaffold", threads=1,
+    )  # fmt: skip
+    made = []
+
+    class Watched:
+        def crew(self, engine, rows_of):
+            made.append(nodes.crew(engine, rows_of))
+            return made[0]
+
+    def kill(row, model):
+        if row.round == 2:
+            ray.kill(made[0]._seats[0])
+
+    there = salf.run(config, workers=Watched(), on_round=kill)
+    here = salf.run(config, workers=1)
+    assert "2 cores of a cluster" in there.summary["why"], there.summary["why"]
+    assert len(made[0]._seats) == 1
+    assert [r.train_loss for r in there.history.rows] == [r.train_loss for r in here.history.rows]
+
+
 if __name__ == "__main__":
     address, out, raylet = sys.argv[1:]
     with Cluster(address) as nodes:
+        rounds(nodes)
         own(nodes)
         named(nodes, out, int(raylet))

@@ -275,53 +275,6 @@ def test_frozen_modules_agree_and_get_no_step(frozen):
     assert not any(name.split(".")[0] in frozen for name in loop.step.values)
 
 
-def test_layers_given_by_hand_agree():
-    model = small_mlp()
-    layers = Layers.of(model, [["0", "2"], "4"])
-    plan = plan_of("salf", [1, 2, 3, 1], 2, [0.3, 0.1])
-    rows = rows_of(*data(4, 2, (4,)), 2)
-    loop = LoopEngine(model, layers).round(plan, 1, {}, rows)
-    fused = FusedEngine(model, layers).round(plan, 1, {}, rows)
-    assert_close(fused.step.values, loop.step.values, 1e-10)
-
-
-def test_another_loss_agrees():
-    """One value per entry of the output: a user's loss is the mean over all of them."""
-
-    def squared(outputs, targets):
-        return (outputs - targets[:, None]) ** 2
-
-    model = small_mlp()
-    layers = Layers.of(model)
-    plan = plan_of("salf", [1, 2, 4, 3], 3)
-    rows = rows_of(*data(4, 2, (4,)), 2)
-    loop = LoopEngine(model, layers, squared).round(plan, 1, {}, rows)
-    fused = FusedEngine(model, layers, squared).round(plan, 1, {}, rows)
-    assert_close(fused.step.values, loop.step.values, 1e-10)
-    assert fused.loss == pytest.approx(loop.loss)
-
-
-def test_a_large_cohort_is_worked_off_in_several_chunks_with_the_same_step():
-    users = 40
-    model = small_mlp()
-    seen = []
-    rows = rows_of(*data(users, 2, (4,)), 2)
-
-    def noting(chosen):
-        seen.append(len(chosen))
-        return rows(chosen)
-
-    rng = np.random.default_rng(0)
-    plan = plan_of("salf", rng.integers(1, 5, users), 3)
-    loop = LoopEngine(model, Layers.of(model)).round(plan, 1, {}, rows)
-    # 18 + 10 + ... numbers a row: a few users at a time.
-    fused = FusedEngine(model, Layers.of(model), chunk_bytes=3000).round(plan, 1, {}, noting)
-    assert len(seen) > 3
-    assert max(seen) > 1
-    assert sum(seen[1:]) == len(plan.groups[0].users)  # the first looks at one user's size
-    assert_close(fused.step.values, loop.step.values, 1e-10)
-
-
 def test_batches_of_different_sizes_are_gathered_chunk_by_chunk_with_the_same_step():
     """40 users with 1 to 4 rows each; no chunk needs the rows of more than a few of them."""
     users, rng, model = 40, np.random.default_rng(0), small_mlp()

@@ -13,7 +13,8 @@ from salf.core.layers import Layers
 from salf.data import Partitioned, Samples
 from salf.data.sampling import LocalWork
 from salf.engines import ENGINES, engine
-from salf.engines.dropout import Dropout, may_drop
+from salf.engines.base import may_drop
+from salf.engines.dropout import Dropout
 from salf.methods import method
 from salf.problem import Problem
 from salf.simulation import Recipe, Simulation

@@ -18,7 +18,6 @@ from reference import (
     data,
     equal_shares,
     gradients,
-    rows_of,
     simulate,
 )
 from salf.common.errors import SalfError
@@ -28,7 +27,7 @@ from salf.core.layers import Layers
 from salf.data import Partitioned, Samples
 from salf.data.sampling import Batches, LocalWork
 from salf.engines import LocalSteps, LoopEngine, StackedEngine, engine
-from salf.methods import Group, RoundPlan, method
+from salf.methods import method
 from salf.worlds.base import AtDeadline
 from salf.worlds.depth import Mixture, Uniform
 
@@ -95,17 +94,6 @@ def test_a_user_stopped_in_step_k_at_depth_d_delivers_the_formula(make, shape, s
         stacked = StackedEngine(model, layers).round(plan, 1, {}, rows, LocalSteps(lambda t: RATE))
         assert_close(stacked.step.values, wanted, 1e-12)
         assert stacked.loss == pytest.approx(found.loss, rel=1e-12)
-
-
-def test_one_local_step_needs_no_rate_and_is_the_round_without_local_steps():
-    model = small_mlp()
-    rows = rows_of(*data(3, 2, (4,)), 2)
-    arrived = Arrivals(np.array([1, 2, 3]))
-    plan = method("salf").plan(1, arrived, np.zeros(3))
-    bare = RoundPlan((Group(plan.groups[0].users, plan.groups[0].weights, 1),))
-    made = LoopEngine(model, Layers.of(model))
-    with_rate = made.round(plan, 1, {}, rows, LocalSteps(lambda t: RATE)).step.values
-    assert_same(with_rate, made.round(bare, 1, {}, rows).step.values)
 
 
 def fedavg(inputs, labels, shares, weights, rounds, steps, rate):

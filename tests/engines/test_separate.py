@@ -9,7 +9,7 @@ from nets import small_mlp, small_normed
 from reference import assert_close, copy_of, data, plan_of, rows_of
 from salf.core.aggregate import LayerwiseAggregate
 from salf.core.layers import Layers
-from salf.engines import FusedEngine, GroupedEngine, LoopEngine, separate
+from salf.engines import FusedEngine, GroupedEngine, LoopEngine
 from salf.methods import Group, RoundPlan
 from salf.models import build
 
@@ -137,23 +137,6 @@ def test_a_parameter_shared_by_two_modules_has_the_sum_of_both_gradients():
     layers = Layers.of(model, [["0", "2"], "3"])
     plan = of_depths([1, 2, 1], 2)
     assert_agree(both(model, plan, rows_of(*data(3, 2, (4,)), 2), layers=layers))
-
-
-def test_only_users_that_reached_a_layer_are_backpropagated_through_it(monkeypatch):
-    seen = []
-
-    def of_weight(module, signal, inputs):
-        seen.append(tuple(signal.shape))
-        return own(module, signal, inputs)
-
-    own = separate._of_weight
-    monkeypatch.setitem(separate._OF, "weight", of_weight)
-    model = small_mlp(sizes=(4, 6, 5, 3))
-    engine = FusedEngine(model, Layers.of(model))
-    rows = rows_of(*data(4, 2, (4,)), 2)
-    sums = Noting(engine.layers, engine.weights)
-    engine.round(of_depths([3, 1, 2, 3], 3), 1, {}, rows, aggregate=sums)
-    assert seen == [(4, 2, 3), (2, 2, 5), (1, 2, 6)]  # |U^3|, |U^2|, |U^1| users of 2 rows
 
 
 def test_modules_without_a_rule_are_computed_user_by_user():

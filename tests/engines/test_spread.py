@@ -60,8 +60,7 @@ def simulation(workers, make=with_dropout, name="salf", local=SEVERAL, shape=(4,
     recipe = Recipe(lambda t: 0.1, server_of(rule, 0.5), 3, local)
     world = AtDeadline(Mixture(USERS, len(problem.layers), 0.6))
     made = Simulation(problem, rule, world, recipe, Stages(robust), seed=1)
-    if workers:
-        made.engine.crew.start(workers)
+    made.engine.workers = workers
     return made
 
 

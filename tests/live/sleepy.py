@@ -3,24 +3,14 @@
 import time
 from math import prod
 
-import torch
 from torch import nn
-
-
-class _Sleep(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, inputs):
-        return inputs.clone()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        time.sleep(6)
-        return gradient
 
 
 class Sleep(nn.Module):
     def forward(self, inputs):
-        return _Sleep.apply(inputs)
+        if inputs.requires_grad:
+            inputs.register_hook(lambda gradient: time.sleep(6))
+        return inputs * 1
 
 
 def sleepy(shape, classes):

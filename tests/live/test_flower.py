@@ -514,7 +514,7 @@ def test_config_records_and_summary(caplog):
         0.25,
         3,
     )
-    for line in ("Method: salf", "Deadline: 0.25", "Layers: 3 (0, 2, 4)"):
+    for line in ("Rounds: salf, deadline 0.25", "Layers: 3 (0, 2, 4)"):
         assert line in caplog.text
 
 

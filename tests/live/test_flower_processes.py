@@ -120,7 +120,7 @@ def test_the_same_app_in_simulation(tmp_path, monkeypatch):
         home = federation.home
     rows = records.read(rounds)
     assert [row.reached for row in rows] == [(3, 3, 3)] * 3
-    assert any("Deadline: " in line for line in lines)
+    assert any("deadline" in line for line in lines)
     assert processes_with(home) == []
 
 
@@ -133,6 +133,8 @@ def live(tmp_path):
         *("-m", "salf", "live", *settings.split()),
         env={**os.environ, "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"},
         stderr=subprocess.PIPE,
+        # As in the background of a script: Flower's own processes count on it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
     ) as process:
         wait_until(lambda: server_apps(tmp_path))
         yield process
@@ -144,7 +146,7 @@ def server_apps(folder):
 
 def test_a_live_run_that_is_terminated_leaves_nothing(live, tmp_path):
     live.terminate()
-    time.sleep(0.3)
+    time.sleep(0.05)
     live.terminate()  # closing goes on
     _, errors = live.communicate(timeout=120)
     assert live.returncode == 128 + signal.SIGTERM, errors

@@ -228,25 +228,6 @@ def test_a_user_that_hangs_does_not_hide_that_all_others_fail():
     assert len(said) == 6
 
 
-def test_that_nobody_gets_anywhere_is_said_and_not_too_often():
-    said = []
-    federation, link, _ = rounds({"a": 0.1, "b": 0.1}, on_wait=said.append)
-    answer = link.answer
-    empty = encode(good(depth=LAYERS + 1))
-    link.answer = nothing = lambda user, t: Answer(user, t, empty)
-    for _ in range(250):
-        federation.next()
-    assert [line.partition(";")[0] for line in said] == [
-        f"nobody has completed a layer in {rounds} rounds" for rounds in (20, 200)
-    ]
-    link.answer = answer
-    federation.next()
-    link.answer = nothing
-    for _ in range(20):
-        federation.next()
-    assert len(said) == 3
-
-
 def test_a_wait_of_a_moment_is_not_worth_a_word():
     said = []
     federation, _, _ = rounds({"a": 2.5}, on_wait=said.append)  # late, and free a second later

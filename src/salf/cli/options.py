@@ -200,7 +200,7 @@ def workers_of(workers: int | None, cluster: str | None) -> Iterator[Any]:
     if cluster is None:
         yield workers
         return
-    if workers is not None:
+    if workers:
         raise SalfError("--workers and --cluster cannot be combined: a cluster uses all its cores.")
     from salf.cluster import Cluster
 

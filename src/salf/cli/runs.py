@@ -65,6 +65,7 @@ def run(
             min=0,
         ),
     ] = 0,
+    cluster: Nodes = None,
     as_json: AsJson = False,
 ) -> None:
     """Train once. With --out, save the model, the metrics and the config in a folder.
@@ -89,7 +90,8 @@ def run(
         raise SalfError("--resume needs --out, the folder of the run to continue.")
     config = with_settings(simulated(source), settings, _changed)
     name = find(config.method).name
-    with watched(name, config.rounds, config.seconds) as on_round:
+    shared = workers_of(workers, cluster)
+    with shared as given, watched(name, config.rounds, config.seconds) as on_round:
         result = train(
             config,
             out,
@@ -97,7 +99,7 @@ def run(
             checkpoint_every=checkpoint_every,
             on_round=on_round,
             report=say,
-            workers=workers,
+            workers=given,
         )
     found = result.summary
     accuracy, clock = found["test_accuracy"], found.get("simulated_seconds")

@@ -1,7 +1,6 @@
 """Jobs on the nodes of a Ray cluster, in place of processes of this machine."""
 
 import io
-import pickle
 import secrets
 import sys
 import sysconfig
@@ -14,13 +13,12 @@ from time import monotonic
 from types import ModuleType
 from typing import Any, cast
 
-import numpy as np
-import torch
-from torch import Tensor
-
 from salf.cluster import files
 from salf.cluster.files import Outbox, fetch
+from salf.cluster.objects import Unpacker, packed
 from salf.common.errors import SalfError, in_one_line, portable
+from salf.engines.base import Engine, RowsOf
+from salf.engines.spread import Crew
 from salf.live.cluster import Pulse, cluster
 from salf.runs.pool import Finished, Interrupted, Job, OnProgress
 from salf.runs.run import Stopped
@@ -29,11 +27,10 @@ NEWS = 0.2  # seconds between two reports of a job
 SEND = 10.0  # seconds between two times that a job's changed files are sent
 TRIES = 3  # how often a job is started whose node is lost
 END = 30.0  # seconds that jobs have to save what they have
-LARGE = 2**16  # bytes of a tensor that is sent to a node once, and not with every job
 
 
 class Cluster:
-    """A Ray cluster that does jobs as `WorkerPool` does, each on one core of a node.
+    """A Ray cluster: does jobs as `WorkerPool` does, each on one core, or the users of a round.
 
     `address` is that of the cluster's head, or `auto`: the cluster that runs on this machine. salf
     and one's own modules are sent to the nodes, data once to each. A job whose node is lost is done
@@ -73,6 +70,15 @@ class Cluster:
         shown = getattr(ray._private.worker._global_node, "webui_url", "")
         where = f", dashboard at {shown}" if shown else ""
         return f"Ray cluster of {len(nodes)} nodes and {cores:.0f} cores{where}"
+
+    def crew(self, engine: Engine, rows_of: RowsOf) -> Crew:
+        """Workers for the users of a round, on all cores."""
+        import ray
+
+        from salf.cluster.rounds import NodeCrew
+
+        cores = int(ray.cluster_resources().get("CPU", 1))  # type: ignore[no-untyped-call]
+        return NodeCrew(engine, rows_of, cores)
 
     def do(
         self,
@@ -124,8 +130,8 @@ class Cluster:
                 self._files[path] = ray.put(files.contents(path))
         # In a list, references are not fetched before the job asks for them.
         reads = [(path, [self._files[path]]) for path in job.reads]
-        packed, tensors = _packed(job, self._tensors)
-        return self._task.remote(name, packed, tensors, self._desk, self._token, reads)
+        content, tensors = packed(job, self._tensors)
+        return self._task.remote(name, content, tensors, self._desk, self._token, reads)
 
     def _show(self, folder: Path) -> Path:
         """A file that nodes see if they share this folder."""
@@ -171,7 +177,7 @@ class Desk:
 
 def _do(
     name: str,
-    packed: bytes,
+    content: bytes,
     tensors: list[Any],
     desk: Any,
     token: str,
@@ -181,7 +187,7 @@ def _do(
     import ray
 
     get: Callable[[Any], Any] = ray.get
-    job: Job = _Unpacker(io.BytesIO(packed), tensors).load()
+    job: Job = Unpacker(io.BytesIO(content), tensors).load()
     last, outbox = 0.0, cast("Outbox | None", None)
 
     def progress(part: float) -> None:
@@ -244,39 +250,3 @@ def own_modules() -> list[ModuleType]:
         if not any(Path(file).is_relative_to(place) for place in installed):
             found.append(module)
     return found
-
-
-def _packed(job: Job, known: dict[int, tuple[Any, Any]]) -> tuple[bytes, list[Any]]:
-    """A job as bytes, with its large tensors and arrays in Ray's store: a node gets each once."""
-    import ray
-    from ray import cloudpickle
-
-    references = []
-
-    class Packer(cloudpickle.Pickler):
-        def persistent_id(self, thing: Any) -> Any:
-            plain = type(thing) in (Tensor, np.ndarray) and thing.nbytes >= LARGE
-            if not plain or (isinstance(thing, Tensor) and thing.requires_grad):
-                return None
-            if id(thing) not in known:
-                array = thing.cpu().numpy() if isinstance(thing, Tensor) else thing
-                known[id(thing)] = thing, ray.put(array)  # kept, so that no other has its id
-            references.append(known[id(thing)][1])
-            return len(references) - 1, type(thing) is Tensor
-
-    packed = io.BytesIO()
-    Packer(packed).dump(job)  # type: ignore[no-untyped-call]
-    return packed.getvalue(), references
-
-
-class _Unpacker(pickle.Unpickler):
-    def __init__(self, file: Any, references: list[Any]) -> None:
-        super().__init__(file)
-        self._references = references
-
-    def persistent_load(self, place: Any) -> Any:
-        import ray
-
-        index, is_tensor = place
-        array = ray.get(self._references[index])
-        return torch.from_numpy(array) if is_tensor else array

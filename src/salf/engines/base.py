@@ -19,7 +19,7 @@ from salf.core.local import Local, Passed, changed, local_update
 from salf.core.narrow import SubNetwork, subnetwork
 from salf.core.rules import LocalRule, State, Tensors
 from salf.core.server import Schedule
-from salf.engines.dropout import Dropout, may_drop
+from salf.engines.dropout import DROPOUT, Dropout
 from salf.engines.losses import Loss, cross_entropy, user_losses
 from salf.methods import Group, RoundPlan
 
@@ -38,6 +38,9 @@ class Rows(Protocol):
 
     def sizes(self, users: Ints, step: int = 1) -> Ints:
         """How many rows each of these users has in a local step."""
+
+
+RowsOf = Callable[[Keyed, Ints], Rows]  # the rows of some users in a round
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,9 @@ class LocalSteps:
 ONE_STEP = LocalSteps(lambda t: 0.0)
 
 
+News = tuple[Local, Keyed | None, SubNetwork | None]
+
+
 @dataclass(frozen=True)
 class Network:
     """What one group computes on, and how its users step."""
@@ -72,6 +78,17 @@ class Network:
     own: Callable[[int], State] = lambda user: {}
     draws: Keyed | None = None
     narrow: SubNetwork | None = None
+
+    @classmethod
+    def of(cls, weights: Weights, news: News) -> "Network":
+        """The network of another process that has these weights, too."""
+        local, draws, narrow = news
+        return cls(weights, local, draws=draws).cut(narrow)
+
+    @property
+    def news(self) -> News:
+        """What another process needs to know of it, beside weights and users' states."""
+        return self.local, self.draws, self.narrow
 
     @property
     def held(self) -> Held | None:
@@ -108,7 +125,11 @@ class Engine:
         self.model = model
         self.layers = layers
         self.loss = loss
-        self.crew: Crew | None = None  # processes on which users computed one at a time are spread
+        # The rows of any users: given, processes may share the users computed one at a time. They
+        # are so many or, if 0, one for each thread once it pays.
+        self.rows_of: RowsOf | None = None
+        self.workers = 0
+        self.crew: Crew | None = None
         self.dropout: Dropout | None = None  # of the users of this pass
         self._may_drop = may_drop(model)
         self._subnetwork = lru_cache(maxsize=32)(partial(subnetwork, model))
@@ -191,7 +212,10 @@ class Engine:
             user = int(group.users[column])
             aggregate.add(update, group.weights[:, column], held=network.held, user=user)
 
-        if self.crew is not None and len(group.users) > 1:
+        if self.rows_of is not None and len(group.users) > 1:
+            from salf.engines.spread import Crew  # which imports this module
+
+            self.crew = self.crew or Crew(self, self.rows_of)
             return self.crew.compute(self, group, network, rows, add, aggregate.separate)
         return self.one_by_one(group, network, rows, add)
 
@@ -242,6 +266,14 @@ class Engine:
         network = Network(self.weights, steps, local.own, local.draws)
         whole = group.width == 1
         return network.cut(None if whole else self._subnetwork(group.width, plan.narrow.shift))
+
+
+def may_drop(model: nn.Module) -> bool:
+    """Whether a pass may use dropout: modules of PyTorch's own do not, unless they are dropout."""
+    return any(
+        isinstance(module, DROPOUT) or not type(module).__module__.startswith("torch.nn.")
+        for module in model.modules()
+    )
 
 
 class LoopEngine(Engine):

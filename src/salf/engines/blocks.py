@@ -1,6 +1,7 @@
 """Engines that run a model's blocks on the rows of many users at once; here, the grouped one."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -17,7 +18,7 @@ from salf.core.inputs import cat
 from salf.core.layers import Layers, backward_to
 from salf.engines.base import Engine, Network, Rows, Weights
 from salf.engines.dropout import DROPOUT
-from salf.engines.kernels import UserBatchNorm, stand_in, stand_ins_inside, stood_in
+from salf.engines.kernels import STOOD_IN_FOR, HalvingMaxPool, UserBatchNorm, stand_in
 from salf.engines.losses import Loss, RowLoss, cross_entropy, total_and_objective
 from salf.methods import Group
 
@@ -28,6 +29,42 @@ CHUNK_BYTES = 64 * 2**20
 CHUNK_PER_PARAMETER_BYTE = 4
 
 
+def faster(module: nn.Module) -> nn.Module:
+    """The module to run in place of this one on the rows of many users."""
+    return stand_in(module) if type(module) in STOOD_IN_FOR else module
+
+
+Place = tuple[dict[str, nn.Module | None], str, nn.Module, nn.Module]
+
+
+def stand_ins_inside(modules: Iterable[nn.Module], exact: bool = False) -> Iterator[Place]:
+    """(the children of a module, a child's name, the child, what stands in for it).
+
+    With `exact`, only what computes the same bits, for one user as for many.
+    """
+    others: dict[int, nn.Module] = {}  # one for every module, however many places it has
+    for parent in (parent for outer in modules for parent in outer.modules()):
+        if isinstance(parent, torch.jit.ScriptModule):  # its children cannot be replaced
+            continue
+        for name, child in parent._modules.items():
+            if child is not None:
+                other = others.setdefault(id(child), faster(child))
+                if isinstance(other, HalvingMaxPool) or not (exact or other is child):
+                    yield parent._modules, name, child, other
+
+
+@contextmanager
+def stood_in(places: Iterable[Place]) -> Iterator[None]:
+    """Let stand-ins be in the model for a time."""
+    for children, name, _, other in places:
+        children[name] = other
+    try:
+        yield
+    finally:
+        for children, name, own, _ in places:
+            children[name] = own
+
+
 class LayerBlock:
     """Modules run one after the other, with batch norm at any depth inside them per user.
 
@@ -35,7 +72,7 @@ class LayerBlock:
     """
 
     def __init__(self, modules: Sequence[nn.Module], weights: Weights) -> None:
-        self.sequence = nn.Sequential(*map(stand_in, modules))
+        self.sequence = nn.Sequential(*map(faster, modules))
         self._modules = tuple(self.sequence)
         self.last = type(modules[-1]).__name__
         self._inside = list(stand_ins_inside(modules))

@@ -23,14 +23,6 @@ DROPOUT = nn.modules.dropout._DropoutNd
 VALUES = 2**16  # of a random number: as many probabilities there are
 
 
-def may_drop(model: nn.Module) -> bool:
-    """Whether a pass may use dropout: modules of PyTorch's own do not, unless they are dropout."""
-    return any(
-        isinstance(module, DROPOUT) or not type(module).__module__.startswith("torch.nn.")
-        for module in model.modules()
-    )
-
-
 class Dropout(TorchFunctionMode):
     """Gives the rows of every user, one user after the other, masks of its own."""
 

@@ -4,8 +4,6 @@ Values and gradients are those of the modules they stand in for, bit for bit; th
 thin convolution are to rounding.
 """
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,9 +20,12 @@ MOST_THIN = 8
 AnyBatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 
 
+# Not subclasses, which may do anything.
+STOOD_IN_FOR = (*BATCH_NORMS, nn.MaxPool2d, nn.Conv2d)
+
+
 def stand_in(module: nn.Module) -> nn.Module:
-    """The module to run in place of `module` on the rows of many users."""
-    # Not isinstance: a subclass may do anything.
+    """The module to run in place of one of these on the rows of many users; it may be itself."""
     if type(module) in BATCH_NORMS:
         return UserBatchNorm(module)  # type: ignore[arg-type]
     if type(module) is nn.MaxPool2d and _halves(module):
@@ -32,37 +33,6 @@ def stand_in(module: nn.Module) -> nn.Module:
     if type(module) is nn.Conv2d and _is_thin(module):
         return ThinConvolution(module)
     return module
-
-
-Place = tuple[dict[str, nn.Module | None], str, nn.Module, nn.Module]
-
-
-def stand_ins_inside(modules: Iterable[nn.Module], exact: bool = False) -> Iterator[Place]:
-    """(the children of a module, a child's name, the child, what stands in for it).
-
-    With `exact`, only what computes the same bits, for one user as for many.
-    """
-    others: dict[int, nn.Module] = {}  # one for every module, however many places it has
-    for parent in (parent for outer in modules for parent in outer.modules()):
-        if isinstance(parent, torch.jit.ScriptModule):  # its children cannot be replaced
-            continue
-        for name, child in parent._modules.items():
-            if child is not None:
-                other = others.setdefault(id(child), stand_in(child))
-                if isinstance(other, HalvingMaxPool) or not (exact or other is child):
-                    yield parent._modules, name, child, other
-
-
-@contextmanager
-def stood_in(places: Iterable[Place]) -> Iterator[None]:
-    """Let stand-ins be in the model for a time."""
-    for children, name, _, other in places:
-        children[name] = other
-    try:
-        yield
-    finally:
-        for children, name, own, _ in places:
-            children[name] = own
 
 
 def _halves(pool: nn.MaxPool2d) -> bool:

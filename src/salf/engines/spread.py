@@ -12,7 +12,7 @@ import signal
 import sys
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
@@ -22,14 +22,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from salf.common.errors import SalfError, portable
-from salf.core.arrivals import Ints
-from salf.core.draws import Keyed
 from salf.core.rules import State
-from salf.engines.base import Add, Engine, Network, Rows, Weights
-from salf.engines.kernels import stand_ins_inside, stood_in
+from salf.engines.base import Add, Engine, Network, Rows, RowsOf, Weights
+from salf.engines.blocks import stand_ins_inside, stood_in
 from salf.methods import Group
 
 WORTH = 0.05  # seconds of a round from which on workers pay
@@ -38,7 +36,6 @@ SLOTS = 4  # updates that a worker may have ready, while the users before them a
 TRIES = 3  # how often a user is computed whose worker dies
 LINE = 64  # bytes: where tensors begin in shared memory
 
-RowsOf = Callable[[Keyed, Ints], Rows]  # the rows of some users in a round
 Shapes = Mapping[str, torch.Size]
 
 
@@ -49,21 +46,20 @@ class Crew:
     of a round.
     """
 
-    def __init__(self, model: nn.Module, rows_of: RowsOf) -> None:
-        self.stand_ins = list(stand_ins_inside([model], exact=True))
+    def __init__(self, engine: Engine, rows_of: RowsOf) -> None:
+        self.stand_ins = list(stand_ins_inside([engine.model], exact=True))
         self.workers: list[_Worker] = []
         self.rows_of = rows_of
-        self._count, self._due = torch.get_num_threads(), False
+        self._count, self._due = engine.workers or torch.get_num_threads(), engine.workers > 0
+        self._possible = can_spread(engine)
         weakref.finalize(self, _end, self.workers)
-
-    def start(self, workers: int) -> None:
-        """Use so many workers from the next round on."""
-        self._count, self._due = workers, True
 
     def compute(
         self, engine: Engine, group: Group, network: Network, rows: Rows, add: Add, keep: bool
     ) -> float:
         """As `Engine.one_by_one` does; with `keep`, updates are kept by who gets them."""
+        if not self._possible:
+            return engine.one_by_one(group, network, rows, add)
         if not self.workers and self._due and self._count > 1:
             self._weights = _Shared(engine.weights)
             for _ in range(self._count):
@@ -73,32 +69,48 @@ class Crew:
             engine.why += f"; {self._count} processes share the users of a round"
         if not self.workers or network.draws is None:
             start = perf_counter()
-            with _one_thread(), self.kernels(network):
+            with one_thread(), self.kernels(network):
                 loss = engine.one_by_one(group, network, rows, add)
             self._due |= perf_counter() - start > WORTH
             return loss
+        return self.share(engine, group, network, add, keep)
+
+    def share(self, engine: Engine, group: Group, network: Network, add: Add, keep: bool) -> float:
+        """Let the workers compute the users of a group."""
         users = zip(group.users.tolist(), group.steps.tolist(), group.depth.tolist(), strict=True)
-        tasks = [_Task(place, *each, network.own(each[0])) for place, each in enumerate(users)]
+        tasks = [UserTask(place, *each, network.own(each[0])) for place, each in enumerate(users)]
         total = 0.0
         try:
-            for place, update, loss in self._updates(engine, network, tasks):
-                add(place, {n: value.clone() for n, value in update.items()} if keep else update)
-                total += loss
+            with one_thread():  # a second one would wait in a loop, on a worker's core
+                for place, update, loss in self.updates(engine, network, tasks):
+                    kept = {n: value.clone() for n, value in update.items()} if keep else update
+                    add(place, kept)
+                    total += loss
         except BaseException:  # workers are in the middle of something
             _end(self.workers)
             raise
         return total
 
+    def computed(
+        self, engine: Engine, network: Network, task: "UserTask"
+    ) -> tuple[dict[str, Tensor], float]:
+        """A user's update and loss, in this process."""
+        user, of_user = np.array([task.user]), {task.user: task.own}
+        assert network.draws is not None
+        rows, own = self.rows_of(network.draws, user), replace(network, own=of_user.__getitem__)
+        with self.kernels(network):
+            return engine.user(user, task.steps, task.depth, own, rows)
+
     def kernels(self, network: Network) -> AbstractContextManager[None]:
         """Faster modules in the model, which a narrow network does not know by name."""
         return stood_in(self.stand_ins if network.narrow is None else ())
 
-    def _updates(
-        self, engine: Engine, network: Network, tasks: Sequence["_Task"]
+    def updates(
+        self, engine: Engine, network: Network, tasks: Sequence["UserTask"]
     ) -> Iterator[tuple[int, Weights, float]]:
         """Every user's update and loss, in order; an update is valid until the next one."""
         self._weights.fill(engine.weights)
-        news = pickle.dumps((network.local, network.draws, network.narrow))
+        news = pickle.dumps(network.news)
         for worker in self.workers:
             worker.send(news)
         todo, tries = deque(tasks), Counter[int]()
@@ -137,7 +149,7 @@ class Crew:
         worker.begin(engine, self, self._weights, others)
 
 
-class _Task(NamedTuple):
+class UserTask(NamedTuple):
     """One user's work, and where its update goes."""
 
     place: int
@@ -179,7 +191,7 @@ class _Worker:
     def __init__(self, like: Weights) -> None:
         self.slots = [_Shared(like) for _ in range(SLOTS)]
         self.free = list(range(SLOTS))
-        self.tasks: dict[int, _Task] = {}  # under way, by place
+        self.tasks: dict[int, UserTask] = {}  # under way, by place
 
     def begin(
         self, engine: Engine, crew: Crew, weights: _Shared, others: Sequence[Connection]
@@ -194,7 +206,7 @@ class _Worker:
         self.process.start()
         theirs.close()
 
-    def give(self, task: _Task) -> None:
+    def give(self, task: UserTask) -> None:
         self.tasks[task.place] = task._replace(slot=self.free.pop())
         self.send(pickle.dumps(self.tasks[task.place]))
 
@@ -238,19 +250,15 @@ def _work(
     shapes = {name: tensor.shape for name, tensor in engine.weights.items()}
     for name, place in weights.of(shapes).items():
         engine.weights[name].data = place
-    network, draws = Network(engine.weights), Keyed(0, 0)
+    network = Network(engine.weights)
     try:
         while True:
             news = pickle.loads(pipe.recv_bytes())
-            if not isinstance(news, _Task):
-                local, draws, narrow = news
-                network = Network(engine.weights, local, draws=draws).cut(narrow)
+            if not isinstance(news, UserTask):
+                network = Network.of(engine.weights, news)
                 continue
-            user, of_user = np.array([news.user]), {news.user: news.own}
             try:
-                rows, own = crew.rows_of(draws, user), replace(network, own=of_user.__getitem__)
-                with crew.kernels(network):
-                    update, loss = engine.user(user, news.steps, news.depth, own, rows)
+                update, loss = crew.computed(engine, network, news)
                 pipe.send((news.place, slots[news.slot].fill(update), loss))
             except Exception as error:  # whatever somebody else's code raises
                 pipe.send((news.place, portable(error), 0.0))
@@ -266,7 +274,7 @@ def can_spread(engine: Engine) -> bool:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """As in a worker: with more, sums may be rounded differently."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)

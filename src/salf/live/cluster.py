@@ -59,15 +59,14 @@ def cluster(
     folder = None
     with ExitStack() as stack:
         stack.enter_context(sigterm_as_exit())
-        if address is not None:
-            host, _, port = address.rpartition(":")
-            # Ray itself would go on trying for minutes. Without a port it is one of Ray's names.
-            if port.isdigit() and not _listens(host, int(port), timeout=5.0):
-                raise SalfError(
-                    f"cannot connect to Ray: nothing answers at {address}. "
-                    "Start it there with `ray start --head`."
-                )
-        else:
+        host, _, port = (address or "").rpartition(":")
+        # Ray itself would go on trying for minutes. Without a port it is one of Ray's names.
+        if port.isdigit() and not _listens(host, int(port), timeout=5.0):
+            raise SalfError(
+                f"cannot connect to Ray: nothing answers at {address}. "
+                "Start it there with `ray start --head`."
+            )
+        if address is None:
             _keep_to_ourselves()
             # Only for this account, and gone afterwards; Ray's own folder is neither.
             folder = stack.enter_context(temporary_folder("salf-ray", short_place()))

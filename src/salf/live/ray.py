@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import ray  # which is installed, because `cluster` has started it
@@ -25,6 +26,8 @@ from salf.live.user import User
 log = logging.getLogger("salf.live")
 
 LOOK = 1.0  # seconds between two looks at who has come or gone
+# A user stops at its deadline: one at work for so long, and for so many deadlines, hangs.
+HUNG_SECONDS, HUNG_DEADLINES = 60.0, 20
 
 
 class _Actor:
@@ -84,7 +87,8 @@ class RayLink:
     def __init__(self) -> None:
         self._actors: dict[str, Any] = {}
         self._coming: dict[str, Any] = {}  # what tells that a user has its model and its data
-        self._asked: dict[Any, tuple[str, int]] = {}  # whom, in which round, by calls not over
+        # By calls that are not over: whom, in which round, and from when on it hangs.
+        self._asked: dict[Any, tuple[str, int, float]] = {}
         self._round = 0
         self._looked = -LOOK
         self._pulse = Pulse()
@@ -93,6 +97,7 @@ class RayLink:
         """Whoever has a name here and is ready: who came is found, who ended is not."""
         if time.monotonic() - self._looked >= LOOK and self._pulse.check():
             self._look()
+            self._restart_hung()
             self._looked = time.monotonic()
         for name, ready in list(self._coming.items()):
             if ray.wait([ready], timeout=0)[0]:
@@ -124,12 +129,20 @@ class RayLink:
         if found:  # most are ready, and say so at once
             ray.wait(found, num_returns=len(found), timeout=0.2)
 
+    def _restart_hung(self) -> None:
+        """End their processes: Ray starts them again, and then they take part again."""
+        for call, (user, round, hung) in self._asked.items():
+            if time.monotonic() >= hung and user in self._actors:
+                log.warning("%s has hung since round %d; restarting it", user, round)
+                self._asked[call] = user, round, inf
+                ray.kill(self._actors[user], no_restart=False)
+
     def free(self) -> set[str]:
         """Users who are not at work; others would begin only after that."""
         return self.users() - self._busy()
 
     def _busy(self) -> set[str]:
-        return {user for user, _ in self._asked.values()}
+        return {user for user, *_ in self._asked.values()}
 
     def send(self, task: Task, users: Collection[str]) -> None:
         """The model goes into Ray's memory once, and from there to every machine once."""
@@ -137,13 +150,16 @@ class RayLink:
         server = ray.put(encode_model(task.server)) if task.server else b""
         asked = replace(task, weights={}, server={})
         self._round = task.round
+        # Without a deadline nobody knows how long is too long.
+        longest = inf if task.deadline is None else HUNG_DEADLINES * task.deadline
+        hung = time.monotonic() + max(HUNG_SECONDS, longest)
         for user in set(users) & self._actors.keys() - self._busy():
             call = self._actors[user].train.remote(asked.of(user), model, server)
-            self._asked[call] = user, task.round
+            self._asked[call] = user, task.round, hung
 
     def awaited(self) -> set[str]:
         """Users asked in this round whose call is not over."""
-        return {user for user, round in self._asked.values() if round == self._round}
+        return {user for user, round, _ in self._asked.values() if round == self._round}
 
     def receive(self, seconds: float) -> Sequence[Answer]:
         """Wait for the first answer, and take all that are there then."""
@@ -159,7 +175,7 @@ class RayLink:
         return [self._answer(reference) for reference in (*first, *more)]
 
     def _answer(self, reference: Any) -> Answer:
-        user, round = self._asked.pop(reference)
+        user, round, _ = self._asked.pop(reference)
         try:
             content = ray.get(reference)
             if not isinstance(content, bytes):

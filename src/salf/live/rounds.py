@@ -24,7 +24,6 @@ log = logging.getLogger("salf.live")
 LONGEST = 600.0  # seconds between two rounds when all users fail
 SAY = 30.0  # seconds after which a round without a deadline says for whom it waits
 SAY_WAITING = 2.0  # seconds without anybody to ask after which that is said
-SAY_EMPTY = (20, 200, 2000)  # rounds without a layer from anybody after which that is said
 PAUSE = 0.25  # seconds at most until the next look at who is there and who is awaited
 
 Say = Callable[[str], None]
@@ -96,8 +95,8 @@ class Grace:
             return self.fixed
         if len(self._seen) < self.ENOUGH:
             return self.first
-        ordered = sorted(self._seen)
-        return min(self.FACTOR * ordered[int(self.SHARE * len(ordered))], self.most)
+        usual = sorted(self._seen)[int(self.SHARE * len(self._seen))]
+        return min(self.FACTOR * usual, self.most)
 
     def learn(self, delay: float) -> None:
         """Take in how long an answer took beyond its user's work."""
@@ -127,7 +126,6 @@ class Rounds:
     ) -> None:
         self.server, self.link = server, link
         self.t_max = TMax(server, deadline)
-        self.deadline: float | None = None  # of the round
         self.grace = grace or Grace()
         self.cohort, self.seed = cohort, seed
         self._on_wait = on_wait or log.warning
@@ -135,7 +133,6 @@ class Rounds:
         self._began: dict[int, float] = {}  # when rounds did, lately: for answers that come late
         self._closing: deque[float] = deque(maxlen=20)  # from the last answers to the new model
         self._failures = 0  # rounds in a row in which all who answered had failed
-        self._empty = 0  # rounds in a row in which nobody reached a layer
         self._late: list[tuple[Sequence[Answer], float]] = []  # that came between two rounds
         self._not_before = -inf  # when the next round may begin
 
@@ -143,28 +140,27 @@ class Rounds:
         """Run one round, from asking to the new model."""
         self._wait_for_somebody()
         users = self._choose()
-        self.deadline, trying = self.t_max.seconds(self.server.t + 1), self.t_max.trying
-        t = self.server.open(users, None if trying else self.deadline)
+        deadline, trying = self.t_max.seconds(self.server.t + 1), self.t_max.trying
+        t = self.server.open(users, None if trying else deadline)
         began = self._began[t] = self._now()
         self._began.pop(t - 100, None)
         self._arrived: dict[str, float] = {}
         grace = self.grace.seconds
-        limit = inf if self.deadline is None else self.deadline + grace
+        limit = inf if deadline is None else deadline + grace
         # The step is part of the round, so answers are taken until it has to be begun; but T_max
         # is the users', whatever a step took.
         until = began + limit - min(self._usual_closing(), grace)
-        self.link.send(self.server.task(self.deadline, not self.t_max.adapts), users)
+        self.link.send(self.server.task(deadline, not self.t_max.adapts), users)
         asked = set(self.link.awaited())  # not those who are still busy with another round
         while self._late:
             self._take(*self._late.pop(0))
         heard = self._listen(began, until)
         round = self.server.round
-        row = replace(self.server.close(), deadline=self.deadline, arrived=self._arrived)
+        row = replace(self.server.close(), deadline=deadline, arrived=self._arrived)
         self.t_max.learn(row, asked, round.updates)
         closed = self._now()
         self._closing.append(closed - heard)
         self._slow_down_if_all_failed(row, asked, round.failed)
-        self._say_if_nobody_gets_anywhere(row)
         return replace(row, seconds=closed - began, limit=limit if isfinite(limit) else None)
 
     def _choose(self) -> Collection[str]:
@@ -182,7 +178,7 @@ class Rounds:
         heard = self._now()
         say = began + SAY
         while (missing := self.server.missing() & set(self.link.awaited())) and self._now() < until:
-            if self.deadline is None and heard >= say:
+            if until == inf and heard >= say:
                 some = ", ".join(sorted(missing)[:5]) + (", ..." if len(missing) > 5 else "")
                 self._on_wait(f"waiting for {some} ({heard - began:.0f} s so far).")
                 say = heard + (heard - began)  # ever more rarely
@@ -213,15 +209,6 @@ class Rounds:
             f"the next round starts in {pause:g} s."
         )
 
-    def _say_if_nobody_gets_anywhere(self, row: Row) -> None:
-        """Rounds go on in time all the same, and a run may be over before anybody has learned."""
-        self._empty = 0 if any(row.reached) else self._empty + 1
-        if self._empty in SAY_EMPTY and self.deadline is not None and not self._failures:
-            about = f"is a deadline of {self.deadline:g} s too short?"
-            if self.t_max.adapts:
-                about = f"the deadline is now {self.deadline:g} s and growing."
-            self._on_wait(f"nobody has completed a layer in {self._empty} rounds; {about}")
-
     def _wait_for_somebody(self) -> None:
         """Keep what comes in the meantime, late for its round."""
         said, began = False, self._now()
@@ -238,7 +225,7 @@ class Rounds:
     def _take(self, answers: Sequence[Answer], arrived: float) -> None:
         for user, asked, content in answers:
             if isinstance(content, Rejected):
-                self.server.refuse(user, str(content), asked)
+                self.server.refuse(user, content, asked)
                 continue
             update = self.server.take(user, content, asked)
             if update is not None and asked in self._began:

@@ -33,7 +33,7 @@ from salf.problem import Problem
 from salf.stages.pipeline import Kept, Pipeline, Stages, load_state, state_of
 from salf.stages.robust import Robust
 from salf.stages.states import Progress
-from salf.worlds.fleet.cost import Cost, stages
+from salf.worlds.fleet import cost
 
 log = logging.getLogger("salf.live")
 
@@ -125,12 +125,6 @@ class ServerSettings:
     tolerate: int = 1
     compress: str = ""
 
-    def stages(self) -> Stages:
-        """The stages of users' updates. Reach that is not learned from depths is counted."""
-        rule = None if self.robust == "none" else Robust(self.robust, self.tolerate)
-        compression = Compression.parse(self.compress)
-        return Stages(rule, compression, count_reach=self.reach != "learned")
-
 
 class LiveServer:
     """One model, its rounds, and nothing about how messages travel."""
@@ -161,7 +155,10 @@ class LiveServer:
         self.done_after = work.cumsum() / work.sum()  # the part of the work
         learned = settings.reach == "learned"
         self.reach = UserReach(self.done_after) if learned else ReachEstimate(len(layers))
-        self.pipeline = Pipeline(settings.stages(), self.method, layers, self.weights)
+        robust, compress = settings.robust, Compression.parse(settings.compress)
+        rule = None if robust == "none" else Robust(robust, settings.tolerate)
+        stages = Stages(rule, compress, count_reach=not learned)
+        self.pipeline = Pipeline(stages, self.method, layers, self.weights)
         self.names: dict[str, None] = {}  # of all users that were ever asked, in order
         self.equal_time = settings.equal_time
         self.paces: dict[str, float] = {}  # seconds a row takes each user, if they choose batches
@@ -233,11 +230,8 @@ class LiveServer:
             if self.pipeline.stages.compression is not None:
                 update = replace(update, tensors=self._received(update.tensors))
             known = self.inspection.check(user, update)
-        except TooLarge as reason:
-            self._reject(user, str(reason))
-            return None
         except Rejected as reason:
-            self.refuse(user, str(reason), asked)
+            self.refuse(user, reason, asked)
             return None
         round.answered.add(user)
         if known:
@@ -252,35 +246,29 @@ class LiveServer:
         except ValueError as error:
             raise Rejected(f"wrong compression: {error}") from None
 
-    def refuse(self, user: str, reason: str, asked: int | None = None) -> None:
+    def refuse(self, user: str, reason: Rejected, asked: int | None = None) -> None:
         """Note why a user has no update that could be used."""
-        t = self.t + 1
+        t, round = self.t + 1, self.round
         if asked is not None and asked < t:  # it says nothing about this round
-            self.round.late += 1
+            round.late += 1
             log.info("round %d: late from %s, for round %d: %s", t, user, asked, reason)
             return
-        self.round.failed.add(user)
-        self._reject(user, reason)
-
-    def _reject(self, user: str, reason: str) -> None:
-        self.round.answered.add(user)
-        self.round.rejected.append((user, reason))
-        log.warning("round %d: rejected update from %s: %s", self.t + 1, user, reason)
+        if not isinstance(reason, TooLarge):
+            round.failed.add(user)
+        round.answered.add(user)
+        round.rejected.append((user, str(reason)))
+        log.warning("round %d: rejected update from %s: %s", t, user, reason)
 
     def close(self) -> Row:
         """End the round: take the step, and learn from it."""
         t, round, unreached = self.t + 1, self.round, self._unreached()
         self.inspection.learn()
-        for (
-            user,
-            update,
-        ) in round.unsure.items():  # whose size can be judged now that the others came
+        for user, update in round.unsure.items():  # judged now that the others came
             try:
                 self.inspection.check_norms(update)
-            except Rejected as reason:
-                self._reject(user, str(reason))
-            else:
                 self._use(user, update)
+            except Rejected as reason:
+                self.refuse(user, reason)
         closing = Closing(
             users=len(round.asked),
             reached=round.aggregate.reached,
@@ -408,8 +396,8 @@ def _stage_work(problem: Problem) -> Floats:
     """The work of each stage of backpropagation, from the last layer on; alike if not counted."""
     try:
         if problem.example is not None:
-            cost = Cost.of(problem.model, problem.layers, problem.example)
-            return stages(cost.multiply_adds)
+            found = cost.Cost.of(problem.model, problem.layers, problem.example)
+            return cost.stages(found.multiply_adds)
     except SalfError:
         pass
     return np.ones(len(problem.layers))

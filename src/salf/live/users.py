@@ -11,7 +11,8 @@ from salf.core.compression import Compression, Sender
 from salf.core.draws import Keyed
 from salf.data import Samples
 from salf.data.sampling import epoch_places, places
-from salf.engines.dropout import Dropout, may_drop
+from salf.engines.base import may_drop
+from salf.engines.dropout import Dropout
 from salf.live.batches import OwnBatch
 from salf.live.slow import Slowdown
 from salf.live.user import OwnState, User

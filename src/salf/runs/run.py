@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,6 +16,8 @@ from torch import nn
 from salf.common import Report, process
 from salf.common.errors import NoRoundInTime, SalfError, TrainingDiverged
 from salf.core.rows import Row, from_table, read_checkpoint, to_table, unreadable, write_checkpoint
+from salf.engines.base import Engine, RowsOf
+from salf.engines.spread import Crew
 from salf.runs.config import Config
 from salf.runs.federation import Given, from_config
 from salf.runs.folder import Kind, RunFolder, of_simulation, summarise, without_last_evaluation
@@ -40,6 +42,12 @@ class Result:
     summary: dict[str, Any]
 
 
+class CrewMaker(Protocol):
+    """What can make a crew for an engine: a cluster."""
+
+    def crew(self, engine: Engine, rows_of: RowsOf) -> Crew: ...
+
+
 def run(
     config: Config,
     out: Path | str | None = None,
@@ -48,7 +56,7 @@ def run(
     checkpoint_every: float = 10.0,
     on_round: OnRound | None = None,
     report: Report | None = None,
-    workers: int = 0,
+    workers: int | CrewMaker = 0,
     given: Given | None = None,
     keep_interrupted: bool = False,
 ) -> Result:
@@ -57,8 +65,9 @@ def run(
     `checkpoint_every` is in seconds. `on_round(row, model)` is called after each round and may
     raise `StopTraining` to end the run. `report` receives a line when data are downloaded, or when
     there is nothing to continue. `workers` processes share the users of a round where they are
-    computed one by one; by default, one per core if rounds take long enough. `given` are Python
-    objects in place of settings. With `keep_interrupted`, Ctrl-C ends the run with its rounds.
+    computed one by one; by default, one per core if rounds take long enough; those of a
+    `salf.cluster.Cluster` are on its nodes. `given` are Python objects in place of settings. With
+    `keep_interrupted`, Ctrl-C ends the run with its rounds.
     """
     if resume and out is None:
         raise SalfError("resume=True needs out=, the folder of the run to continue.")
@@ -72,8 +81,12 @@ def run(
         torch.set_num_threads(config.threads)
         training = from_config(config, given, report)
         engine = training.simulation.engine
-        if workers and engine.crew is not None:
-            engine.crew.start(workers)
+        if isinstance(workers, int):
+            engine.workers = workers
+        elif engine.rows_of is not None:
+            engine.crew = workers.crew(engine, engine.rows_of)
+        if workers and engine.rows_of is None and report is not None:
+            report(f"One process is used: engine {engine.name!r} was asked for.")
         return _train(config, training, folder, checkpoint_every, on_round, keep_interrupted)
 
     return in_folder(config, out, resume, go)

@@ -17,7 +17,7 @@ from salf.common.files import temporary_folder, write_whole
 from salf.core import rows
 from salf.live.flower.client import answer
 from salf.live.flower.link import GridLink, grace_of
-from salf.live.flower.local import LocalFederation
+from salf.live.flower.local import LocalFederation, end_with_parent
 from salf.live.flower.strategy import WAITING
 from salf.live.flower.strategy import log as flower_log
 from salf.live.launch import Nobody, Watcher, serve
@@ -87,6 +87,7 @@ class _Aloud(Nobody):
 @server.main()
 def main(grid: Grid, context: Context) -> None:
     """All rounds; the folder gets what a live run leaves."""
+    end_with_parent()
     config, watcher = _read(context), _Aloud()
     problem, grace = problem_of(config), grace_of(config.grace)
     names = json.loads(str(context.run_config["names"]))
@@ -99,6 +100,7 @@ def main(grid: Grid, context: Context) -> None:
 @client.train()
 def train(msg: Message, context: Context) -> Message:
     """One round of one user."""
+    end_with_parent()
     config = _read(context)
     number = int(context.node_config["partition-id"]) + 1
     slow = slowness(config.slow, config.users)[number - 1]

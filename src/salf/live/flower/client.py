@@ -14,12 +14,10 @@ from salf.common.errors import SalfError
 from salf.core.compression import Compression, Sender
 from salf.core.layers import Layers
 from salf.engines.losses import Loss
-from salf.live.batches import OwnBatch
 from salf.live.update import Task, encode
 from salf.live.user import User
 from salf.methods import Method
 from salf.problem import Problem
-from salf.worlds.fleet.cost import MOST
 
 # Records of messages: the model or an update, the config, and a method's states. An update is one
 # array of bytes, the same as on Ray, so the server has one decoder for what it does not trust.
@@ -33,14 +31,12 @@ Batch = tuple[Tensor, Tensor]
 
 def train(
     model: nn.Module | Problem,
-    batch: Batch | Callable[..., Batch],
+    batch: Batch | Callable[[], Batch],
     msg: Message,
     context: Context | None = None,
     *,
     loss: Loss = cross_entropy,
     steps: int | None = None,
-    batch_size: int | None = None,
-    samples: int | None = None,
     method: Method | None = None,
 ) -> Message:
     """Backpropagate as far as the round's deadline allows, and reply with the layers reached.
@@ -53,9 +49,7 @@ def train(
     `batch` is a function, the forward pass and the backward pass. `loss(outputs, targets)` is the
     mean over the batch; a `salf.Problem` in place of the model has its own. `steps` is the number
     of local steps, by default the strategy's `local_steps`; as many are run as fit. A function
-    `batch` is called for each step. With `batch_size`, it is called with the number of rows to use:
-    `batch_size`, or with the strategy's `equal_time` the size that suits this node, at most
-    `samples`.
+    `batch` is called for each step.
 
     Flower starts a new process for each message. In the context, this node remembers how long its
     layers take and, with topk compression, what it has not sent yet. `method` is needed if it
@@ -66,17 +60,12 @@ def train(
         loss, model = model.loss, model.model
     config = _config(msg)
     layers = Layers.of(model, json.loads(str(config["layers"])))
-    most = MOST * (batch_size or 0) if samples is None else samples
-    own = None if batch_size is None else OwnBatch(batch_size, most)
 
     def value(round: int, step: int) -> Tensor:
-        if callable(batch):
-            inputs, targets = batch() if own is None else batch(own.rows)
-        else:
-            inputs, targets = batch
+        inputs, targets = batch() if callable(batch) else batch
         return loss(model(inputs), targets).mean()
 
-    user = User("", Problem(model, layers), value, steps=steps, batch=own, method=method)
+    user = User("", Problem(model, layers), value, steps=steps, method=method)
     if (compression := Compression.parse(str(config["compress"]))) is not None:
         # A node's number is as good as any to make its draws its own.
         user.sender = Sender(compression, layers, 0, msg.metadata.dst_node_id % 2**32)

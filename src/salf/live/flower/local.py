@@ -16,19 +16,22 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from threading import Thread
 from typing import IO, TypeVar
 from urllib.request import urlopen
 
 import tomli_w
 
 from salf.common.errors import SalfError
-from salf.common.files import temporary_folder
+from salf.common.files import locked, temporary_folder
 from salf.common.process import sigterm_as_exit, uninterrupted
 
 LOOPBACK = "127.0.0.1"
 CONNECTION = "salf"  # what the federation is called in Flower's own configuration
 START = 60.0  # seconds a SuperLink or SuperNode may take until it is ready
 STOP = 5.0  # seconds in which processes that were killed are gone
+PARENT = "SALF_PARENT"  # in the environment of all processes of a federation: its folder
+LOOK = 0.5  # seconds between two looks whether the process that began it is there
 
 Value = str | int | float | bool
 Found = TypeVar("Found")
@@ -42,7 +45,8 @@ class LocalFederation:
                 print(line)
 
     Ctrl-C and SIGTERM end the block in order. When this process is killed, SuperLink and SuperNodes
-    end with it, and what they have started for an app when it notices, some seconds later.
+    end with it, and so does within a second what they have started for an app that calls
+    `end_with_parent`, as salf's own does.
     """
 
     def __init__(self, nodes: int) -> None:
@@ -55,6 +59,7 @@ class LocalFederation:
         with ExitStack() as stack:
             stack.enter_context(sigterm_as_exit())
             self.home = stack.enter_context(temporary_folder("salf-flower"))
+            stack.enter_context(locked(self.home))  # for `end_with_parent`
             self._env = {**os.environ, **self._environment()}
             stack.callback(self._end)
             self._start_superlink()
@@ -107,6 +112,7 @@ class LocalFederation:
             "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",  # seconds; else 1
             "OMP_NUM_THREADS": "1",  # each node a device of its own, not all of this machine
             "PYTHONUNBUFFERED": "1",
+            PARENT: str(self.home),
         }
 
     def _end(self) -> None:
@@ -207,3 +213,21 @@ def _end_with_parent() -> None:
     """Ask the kernel to end this process when its parent is gone, however it went (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+def end_with_parent() -> None:
+    """End this process when the one that began its federation is gone, however it went.
+
+    Flower ends it by SIGINT, which is ignored in the background of a script, and the ServerApp's
+    has the files of the run. The federation's folder is locked for as long as the process that
+    began it lives. Without a local federation this does nothing.
+    """
+    if (folder := os.environ.get(PARENT)) is not None:
+        Thread(target=_watch, args=(Path(folder),), daemon=True).start()
+
+
+def _watch(folder: Path) -> None:
+    while True:
+        with suppress(BlockingIOError), locked(folder):
+            os._exit(1)  # nobody is left to be told
+        time.sleep(LOOK)

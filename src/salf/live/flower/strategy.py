@@ -65,7 +65,7 @@ class SALF(FedAvg):
     - `robust`: how layers are combined so that `tolerate` nodes whose gradients stand out cannot
       control them: "trimmed", "median", "clip", or "none" if all nodes are trusted. It needs at
       least 2 `tolerate` + 1 nodes and holds the updates of a round in memory.
-    - `local_steps`, `client_lr`, `equal_time`, `unreached`, `reach`, `max_norm`, `compress`: see
+    - `local_steps`, `client_lr`, `unreached`, `reach`, `max_norm`, `compress`: see
       `salf.live.server.ServerSettings`. `reach` is "learned" if the deadline changes.
     - `layers`, `example`: the layers, if the default is not what you want (see `Layers.of`); or
       pass a `salf.Problem` in place of the model.
@@ -110,13 +110,12 @@ class SALF(FedAvg):
         self.min_available_nodes = max(self.min_available_nodes, self._needed)
 
     def summary(self) -> None:
-        names = ", ".join(layer.name for layer in self.server.layers)
-        robust = self.server.pipeline.stages.robust or "none: all nodes are trusted"
-        log(INFO, "\t├──> Rounds:")
-        log(INFO, "\t│\t├──Method: %s", self.server.method.name)
-        log(INFO, "\t│\t├──Deadline: %s", self.deadline)
+        server = self.server
+        names = ", ".join(layer.name for layer in server.layers)
+        robust = server.pipeline.stages.robust or "none, all nodes are trusted"
+        log(INFO, "\t├──> Rounds: %s, deadline %s", server.method.name, self.deadline)
         log(INFO, "\t│\t├──Robust: %s", robust)
-        log(INFO, "\t│\t└──Layers: %d (%s)", len(self.server.layers), names)
+        log(INFO, "\t│\t└──Layers: %d (%s)", len(server.layers), names)
         super().summary()
 
     def start(
@@ -162,18 +161,15 @@ class SALF(FedAvg):
         result = Result(arrays=ArrayRecord(self.model.state_dict()))
         self._evaluate_here(result, evaluate_fn)
         fewer = " (robust='none' needs fewer.)" * (self.min_available_nodes == self._needed)
-        wait_for(
-            self.min_available_nodes,
-            lambda: list(grid.get_node_ids()),
-            lambda sentence: log(INFO, "%s%s", sentence, fewer),
-        )
+        say = lambda sentence: log(INFO, "%s%s", sentence, fewer)  # noqa: E731
+        wait_for(self.min_available_nodes, link.users, say)
         while self.server.t < num_rounds:
             log(INFO, "[ROUND %s/%s]", self.server.t + 1, num_rounds)
             row = rounds.next()
             result.arrays = ArrayRecord(self.model.state_dict())
             result.train_metrics_clientapp[row.round] = metrics = _metrics(row)
             log(INFO, "\t└──> Aggregated MetricRecord: %s", metrics)
-            self._evaluate_there(result, grid, link.free(), evaluate_config or ConfigRecord())
+            self._evaluate_there(result, grid, link, evaluate_config or ConfigRecord())
             self._evaluate_here(result, evaluate_fn)
             measured = result.evaluate_metrics_serverapp.get(row.round, MetricRecord())
             known = {name: value for name, value in measured.items() if isinstance(value, float)}
@@ -192,14 +188,14 @@ class SALF(FedAvg):
         result.evaluate_metrics_serverapp[t] = measured
 
     def _evaluate_there(
-        self, result: Result, grid: Grid, free: set[str], config: ConfigRecord
+        self, result: Result, grid: Grid, link: GridLink, config: ConfigRecord
     ) -> None:
         """Federated evaluation by nodes that are free, for as long as it may take."""
         t, seconds = self.server.t, self.settings.evaluate_timeout
         needed = max(self.min_available_nodes, self.min_evaluate_nodes)
-        if not self.fraction_evaluate or len(list(grid.get_node_ids())) < needed:
+        if not self.fraction_evaluate or len(link.users()) < needed:
             return  # FedAvg would wait for more
-        mail, replies = Mail(grid), list[Message]()
+        mail, free, replies = Mail(grid), link.free(), list[Message]()
         messages = self.configure_evaluate(t, result.arrays, config, grid)
         messages = [each for each in messages if str(each.metadata.dst_node_id) in free]
         for message in messages:
