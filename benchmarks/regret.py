@@ -1,15 +1,16 @@
 """The choice of `salf plan` beside all of a small grid, run to the end with the same seeds.
 
-    OMP_NUM_THREADS=1 python benchmarks/regret.py [--out FOLDER] [--cases cnn,resnet,mlp]
+    OMP_NUM_THREADS=1 python benchmarks/regret.py [--out FOLDER] [--cases cnn,resnet,mlp] [--rates 1,2]
 
 The grid has all candidates that the plan begins with, at the config's learning rate and at twice
-it, with none ended early; those that are best with the first seed run with all seeds. Regret is
+it (`--rates`), with none ended early; those that are best with the first seed run with all seeds. Regret is
 what the plan's choice takes longer to the target than the best of the grid, mean over the seeds;
 negative if the plan found better. Everything is kept in the folder: repeat the command to continue.
 The table is printed as Markdown, for docs/plan.md.
 """
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +31,6 @@ from salf.runs.presets import PRESETS
 from salf.runs.search import Candidate, Race
 
 SEEDS = range(3)
-RATES = (1.0, 2.0)
 BEST = 10  # of the grid that run with all seeds
 
 
@@ -83,7 +83,7 @@ CASES: dict[str, tuple[str, Config, float]] = {
 }  # fmt: skip
 
 
-def case(name: str, out: Path) -> list[str]:
+def case(name: str, out: Path, rates: Sequence[float]) -> list[str]:
     """A row of the table."""
     title, config, target = CASES[name]
     config = config.changed(threads=1)
@@ -96,7 +96,7 @@ def case(name: str, out: Path) -> list[str]:
     grid = [
         replace(each, lr=rate * each.lr)
         for each in planner.candidates(seconds)
-        for rate in RATES
+        for rate in rates
         if each.lr is not None
     ]
     with Bar("grid") as bar, WorkerPool() as pool:
@@ -133,9 +133,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("regret"), help="folder of the runs")
     parser.add_argument("--cases", default=",".join(CASES), help="comma-separated")
+    parser.add_argument("--rates", default="1,2", help="times the config's, comma-separated")
     arguments = parser.parse_args()
     columns = ["Case", "Target", "The plan's choice", "Best of the grid", "Regret", "Full runs"]
-    rows = [case(name, arguments.out) for name in arguments.cases.split(",")]
+    rates = [float(rate) for rate in arguments.rates.split(",")]
+    rows = [case(name, arguments.out, rates) for name in arguments.cases.split(",")]
     print(Table(columns, rows).markdown())
 
 
