@@ -1,12 +1,12 @@
 """The choice of `salf plan` beside all of a small grid, run to the end with the same seeds.
 
-    OMP_NUM_THREADS=1 python benchmarks/regret.py [--out FOLDER] [--cases cnn,resnet,mlp] [--rates 1,2]
+    OMP_NUM_THREADS=1 python benchmarks/regret.py [--out FOLDER] [--cases cnn,resnet,mlp]
 
 The grid has all candidates that the plan begins with, at the config's learning rate and at twice
-it (`--rates`), with none ended early; those that are best with the first seed run with all seeds. Regret is
-what the plan's choice takes longer to the target than the best of the grid, mean over the seeds;
-negative if the plan found better. Everything is kept in the folder: repeat the command to continue.
-The table is printed as Markdown, for docs/plan.md.
+it (`--rates`), with none ended early; those that are best with the first seed run with all seeds.
+Regret is what the plan's choice takes longer to the target than the best of the grid, mean over the
+seeds; negative if the plan found better. Everything is kept in the folder: repeat the command to
+continue. The table is printed as Markdown, for docs/plan.md.
 """
 
 import argparse
