@@ -41,7 +41,7 @@ BENCHES = [
     Bench("memory", "--users 1000"),
     Bench("users", "--users 100000 --rounds 4"),
     Bench("clock", "--repeats 6"),
-    Bench("growth", "--quick --only users-mlp,layers,steps-mlp,live-none,live-median"),
+    Bench("growth", "--quick --only users-mlp,layers,steps-mlp,live-none,live-median", True),
 ]
 
 

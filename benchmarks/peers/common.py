@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 
 @dataclass(frozen=True)
@@ -94,11 +95,12 @@ def batches(job: Job, data: Data, user: int) -> list[tuple[Tensor, Tensor]]:
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, data: Data) -> float:
-    """The share of the test images that are classified correctly."""
+def tested(model: nn.Module, data: Data) -> dict[str, float]:
+    """The accuracy and the loss on the test images."""
     model.eval()
-    found = [model(scaled(part)).argmax(1) for part in data.test_images.split(100)]
-    return float((torch.cat(found) == data.test_labels).float().mean())
+    found = torch.cat([model(scaled(part)) for part in data.test_images.split(100)])
+    right = (found.argmax(1) == data.test_labels).float().mean()
+    return {"accuracy": float(right), "loss": float(F.cross_entropy(found, data.test_labels))}
 
 
 class Side:
@@ -134,7 +136,7 @@ class Side:
             "seconds": seconds,
             "startup": self._ends[0] - self._launched - median(seconds),
             "rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-            "accuracy": accuracy(model, data),
+            **tested(model, data),
             "rounds": len(self._ends),
             **notes,
         }
