@@ -1,20 +1,24 @@
-"""What local steps cost: the engine that `auto` takes against the loop engine.
+"""What local steps cost: the engine that `auto` takes against the loop engine and a plain loop.
 
     python benchmarks/local_steps.py [--users N] [--steps N] [--rounds N]
 
-Both run FedAvg's round (no stragglers) on the same rows of MNIST's size, one round of each in turn,
-and the ratio is the median over rounds of loop / auto. With --chunks, the stacked engine's round
-for several sizes of its chunks.
+All run FedAvg's round (no stragglers) on as many rows, one round of each in turn, and a ratio is
+the median over rounds of what it takes to what `auto` takes. With --chunks, the stacked engine's
+round for several sizes of its chunks.
 """
 
 import argparse
+from collections.abc import Callable
 from statistics import median
 from time import perf_counter
 
 import numpy as np
 import torch
 from results import note
+from torch import nn
+from torch.nn import functional as F
 
+from engines import DIGIT, PICTURE, ResidualNet, group_norm
 from salf.common.process import kept_memory
 from salf.core.layers import Layers
 from salf.data import Partitioned, Samples
@@ -31,11 +35,21 @@ from salf.worlds.depth import Mixture
 SAMPLES, BATCH = 20_000, 16
 
 
-def simulation(engine: Engine, users: int, steps: int) -> Simulation:
-    """FedAvg on made-up images."""
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "mlp": (lambda: PAPER_MODELS["mlp"](DIGIT, 10), DIGIT),
+    "cnn": (lambda: PAPER_MODELS["cnn"](DIGIT, 10), DIGIT),
+    "residual": (lambda: ResidualNet(group_norm), PICTURE),
+}
+
+
+def made_up(shape: tuple[int, ...]) -> Samples:
     rng = np.random.default_rng(0)
-    pixels = torch.from_numpy(rng.integers(0, 256, (SAMPLES, 1, 28, 28), dtype=np.uint8))
-    samples = Samples(pixels, torch.from_numpy(rng.integers(0, 10, SAMPLES)))
+    pixels = torch.from_numpy(rng.integers(0, 256, (SAMPLES, *shape), dtype=np.uint8))
+    return Samples(pixels, torch.from_numpy(rng.integers(0, 10, SAMPLES)))
+
+
+def simulation(engine: Engine, samples: Samples, users: int, steps: int) -> Simulation:
+    """FedAvg on made-up images."""
     shares = Partitioned(samples, np.array_split(np.arange(SAMPLES), users))
     world, local = AtDeadline(Mixture(users, len(engine.layers), 0.0)), LocalWork(steps)
     problem = Problem(engine.model, engine.layers, shares)
@@ -43,10 +57,35 @@ def simulation(engine: Engine, users: int, steps: int) -> Simulation:
     return Simulation(problem, method("fedavg"), world, recipe)
 
 
-def seconds(simulation: Simulation) -> float:
+def plain_loop(model: nn.Module, samples: Samples, users: int, steps: int) -> Callable[[], None]:
+    """FedAvg as one writes it in PyTorch: one user after the other, on all threads."""
+    inputs, labels = samples.rows()
+    shares = torch.arange(SAMPLES).chunk(users)
+    weights = list(model.parameters())
+    optimiser = torch.optim.SGD(weights, lr=0.01)
+
+    def step() -> None:
+        start = [weight.detach().clone() for weight in weights]
+        total = [torch.zeros_like(weight) for weight in start]
+        for share in shares:
+            with torch.no_grad():
+                torch._foreach_copy_(weights, start)
+            for _ in range(steps):
+                rows = share[torch.randint(len(share), (BATCH,))]
+                optimiser.zero_grad()
+                F.cross_entropy(model(inputs[rows]), labels[rows]).backward()
+                optimiser.step()
+            torch._foreach_add_(total, [weight.detach() for weight in weights])
+        with torch.no_grad():
+            torch._foreach_copy_(weights, torch._foreach_div(total, users))
+
+    return step
+
+
+def seconds(step: Callable[[], object]) -> float:
     """The time of one round."""
     start = perf_counter()
-    simulation.step()
+    step()
     return perf_counter() - start
 
 
@@ -56,38 +95,43 @@ def main() -> None:
     parser.add_argument("--users", type=int, default=100)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--models", default="mlp,cnn", help=f"of {', '.join(MODELS)}")
     parser.add_argument("--chunks", action="store_true")
     asked = parser.parse_args()
-    example = torch.zeros(BATCH, 1, 28, 28)
     print(f"{asked.users} users x {BATCH} rows, {asked.steps} local steps")
-    for name in ("mlp", "cnn"):
-        sides = []
+    for name in asked.models.split(","):
+        make, shape = MODELS[name]
+        samples, sides = made_up(shape), []
+        example = torch.zeros(BATCH, *shape)
         for kind in ("auto", "loop"):
-            model = PAPER_MODELS[name]((1, 28, 28), 10)
-            layers = Layers.of(model)
-            several = asked.steps > 1
-            made = make_engine(kind, model, layers, example=example, several_steps=several)
-            side = simulation(made, asked.users, asked.steps)
+            model = make()
+            of = model, Layers.of(model, example=example)
+            made = make_engine(kind, *of, example=example, several_steps=asked.steps > 1)
+            side = simulation(made, samples, asked.users, asked.steps)
             if kind == "auto":
-                side.engine.rows_of = side.batches.of_round
+                made.rows_of = side.batches.of_round
             sides.append(side)
-        for side in sides:
-            side.step()
+        rounds = [*(side.step for side in sides)]
+        rounds.append(plain_loop(make(), samples, asked.users, asked.steps))
         with kept_memory():
-            times = [[seconds(side) for side in sides] for _ in range(asked.rounds)]
-        fast, loop = (median(column) * 1e3 for column in zip(*times, strict=True))
-        ratio = median(loop / fast for fast, loop in times)
+            times = [[seconds(step) for step in rounds] for _ in range(asked.rounds + 2)][2:]
+        fast, loop, plain = (median(column) * 1e3 for column in zip(*times, strict=True))
+        ratios = [median(row[other] / row[0] for row in times) for other in (1, 2)]
         chosen = sides[0].engine.name
         note(f"{name}, {asked.steps} local steps: {chosen}", fast, "ms")
-        note(f"{name}, {asked.steps} local steps: loop / {chosen}", ratio, "")
-        print(f"{name}: {chosen} {fast:.0f} ms, loop {loop:.0f} ms, loop / {chosen} {ratio:.2f}")
+        note(f"{name}, {asked.steps} local steps: loop / {chosen}", ratios[0], "")
+        note(f"{name}, {asked.steps} local steps: plain loop / {chosen}", ratios[1], "")
+        print(
+            f"{name}: {chosen} {fast:.0f} ms, loop {loop:.0f}, plain loop {plain:.0f}; "
+            f"loop / auto {ratios[0]:.2f}, plain loop / auto {ratios[1]:.2f}; {sides[0].engine.why}"
+        )
     if asked.chunks:
         for megabytes in (2, 4, 8, 16, 32, 64, 128):
             model = PAPER_MODELS["mlp"]((1, 28, 28), 10)
             made = StackedEngine(model, Layers.of(model), chunk_bytes=megabytes * 2**20)
-            side = simulation(made, asked.users, asked.steps)
+            side = simulation(made, made_up(DIGIT), asked.users, asked.steps)
             with kept_memory():
-                times = [seconds(side) for _ in range(asked.rounds + 1)][1:]
+                times = [seconds(side.step) for _ in range(asked.rounds + 1)][1:]
             print(f"mlp, chunks of {megabytes} MiB: {median(times) * 1e3:.0f} ms")
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from salf.common.errors import SalfError, TrainingDiverged
 from salf.core.aggregate import UserId
-from salf.core.arrivals import Arrivals, Ints
+from salf.core.arrivals import Arrivals, Floats, Ints
 from salf.core.draws import Keyed
 from salf.core.rows import Row, timed
 from salf.core.server import SGD, Optimiser, Schedule, Server
@@ -95,6 +95,10 @@ class Simulation:
         keeps = (self.pipeline.states or self.pipeline.recall) is not None
         # For anything about its users, or beyond the round.
         self.asks = method.asks.about_users or keeps
+        # Whether equal arrivals have equal plans.
+        asks = self.asks or method.asks.narrows or "round" in method.asks.read
+        self._repeats = type(method).plan is Method.plan and not asks
+        self._last: tuple[object, RoundPlan] | None = None
         # The weight of all users, asked or not, which only methods that keep something ask for.
         weighed = recipe.by_samples and keeps
         self.everybody = float(data.sizes(np.arange(len(data))).sum() if weighed else len(data))
@@ -139,7 +143,7 @@ class Simulation:
         if self.by_samples:
             arrived = replace(arrived, weight=self.data.sizes(arrived.user).astype(float))
         arrived = self._known(t, arrived) if self.asks else replace(arrived, round=t)
-        plan = self.method.plan(t, arrived, unreached, self.batches.sizes(arrived.user))
+        plan = self._plan(t, arrived, unreached)
         if gone := {group.given for group in plan.groups} - {t, *self.old}:
             raise SalfError(
                 f"a user computed on the model of round {min(gone)}, which was not kept: "
@@ -181,6 +185,18 @@ class Simulation:
         self.old = {given: weights for given, weights in self.old.items() if given in in_use}
         self.memory, self.t = memory, t
         return Row(t, result.loss, result.reached, **timed(arrived, computing))
+
+    def _plan(self, t: int, arrived: Arrivals, unreached: Floats) -> RoundPlan:
+        """The round's plan, the last one again if the arrivals are: small models feel it."""
+        rows, same = self.batches.sizes(arrived.user), self._repeats and arrived.spent is None
+        if not same or arrived.straggler.any() or arrived.age.any():
+            return self.method.plan(t, arrived, unreached, rows)
+        who = arrived.user, arrived.depth, arrived.weight, arrived.steps, arrived.planned
+        key = b"".join([each.tobytes() for each in (*who, unreached, rows)]), arrived.asked
+        if self._last is None or self._last[0] != key:
+            self._last = key, self.method.plan(t, arrived, unreached, rows)
+        plan = self._last[1]
+        return replace(plan, groups=tuple([replace(group, given=t) for group in plan.groups]))
 
     def _known(self, t: int, arrived: Arrivals) -> Arrivals:
         """The arrivals with what the method asks for about their users."""

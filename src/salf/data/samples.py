@@ -213,7 +213,9 @@ def _tensor(what: str, given: Any) -> Tensor:
             "samples; text as token ids, and names of classes as numbers from 0, for example with "
             "numpy.unique(labels, return_inverse=True)[1]."
         ) from None
-    if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+    # Their sum first, which takes no memory: it is finite if they are, unless it overflows.
+    floating = tensor.is_floating_point()
+    if floating and not (bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())):
         raise SalfError(
             f"{what} contain NaN or infinite values: remove those samples, or replace the "
             "values with torch.nan_to_num."

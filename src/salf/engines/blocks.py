@@ -232,10 +232,6 @@ class BlockEngine(Engine):
     def _has_norms(self) -> bool:
         return any(block.norms for block in self._blocks)
 
-    @cached_property
-    def _drops(self) -> bool:
-        return any(isinstance(module, DROPOUT) for module in self.model.modules())
-
     def _moved_statistics(self, signals: Signals) -> dict[str, Tensor]:
         """How the users that reached a layer moved its running statistics, weighed like it."""
         update: dict[str, Tensor] = {}
@@ -255,8 +251,8 @@ class BlockEngine(Engine):
 
         A user's mean over its rows is then a sum over rows, each with its share of the weight.
         """
-        total, apart = 0.0, isinstance(self.loss, RowLoss) and not (self._has_norms or self._drops)
-        if len(groups) < 2 or not apart:
+        total, shared = 0.0, self._has_norms or not isinstance(self.loss, RowLoss)
+        if len(groups) < 2 or shared or any(isinstance(m, DROPOUT) for m in self.model.modules()):
             for group in groups:
                 for some in self._chunks(group.weights, self._users_per_chunk(group, rows)):
                     users, c = group.users[some], group.weights[:, some]

@@ -36,15 +36,9 @@ def stand_in(module: nn.Module) -> nn.Module:
 
 
 def _halves(pool: nn.MaxPool2d) -> bool:
-    both = {2, (2, 2)}
-    return (
-        pool.kernel_size in both
-        and pool.stride in both
-        and pool.padding in {0, (0, 0)}
-        and pool.dilation in {1, (1, 1)}
-        and not pool.ceil_mode
-        and not pool.return_indices
-    )
+    sizes = pool.kernel_size, pool.stride, pool.padding, pool.dilation
+    pairs = [(size, size) if isinstance(size, int) else tuple(size) for size in sizes]
+    return pairs == [(2, 2), (2, 2), (0, 0), (1, 1)] and not (pool.ceil_mode or pool.return_indices)
 
 
 def _is_thin(convolution: nn.Conv2d) -> bool:

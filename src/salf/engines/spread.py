@@ -51,7 +51,9 @@ class Crew:
         self.workers: list[_Worker] = []
         self.rows_of = rows_of
         self._count, self._due = engine.workers or torch.get_num_threads(), engine.workers > 0
-        self._possible = can_spread(engine)
+        inside = multiprocessing.parent_process() is not None  # of a pool, which uses all cores
+        on_cpu = all(tensor.device.type == "cpu" for tensor in engine.weights.values())
+        self._possible = sys.platform == "linux" and on_cpu and not inside
         weakref.finalize(self, _end, self.workers)
 
     def compute(
@@ -120,13 +122,20 @@ class Crew:
                 for worker in self.workers:
                     while todo and worker.free and len(worker.tasks) < AHEAD:
                         worker.give(todo.popleft())
-                for worker in self._heard():
+                by_pipe = {worker.pipe: worker for worker in self.workers}
+                for pipe in wait(list(by_pipe)):  # has something to say, or died
+                    worker = by_pipe[pipe]  # type: ignore[index]
                     try:
                         place, shapes, loss = worker.pipe.recv()
                     except (EOFError, ConnectionError):  # it died
                         lost = [worker.tasks[place] for place in sorted(worker.tasks)]
                         tries.update(task.user for task in lost)
-                        _check(tries)
+                        for user, count in tries.items():
+                            if count == TRIES:
+                                raise SalfError(
+                                    f"the process that computes user {user} died {TRIES} times "
+                                    "(killed, or out of memory): fewer workers need less memory."
+                                ) from None
                         todo.extendleft(reversed(lost))
                         self._begin(worker, engine)
                         worker.send(news)
@@ -137,11 +146,6 @@ class Crew:
             worker, slot, shapes, loss = ready.pop(turn)
             yield turn, worker.slots[slot].of(shapes), loss
             worker.free.append(slot)
-
-    def _heard(self) -> "list[_Worker]":
-        """Workers that have something to say, or died."""
-        by_pipe = {worker.pipe: worker for worker in self.workers}
-        return [by_pipe[pipe] for pipe in wait(list(by_pipe))]  # type: ignore[index]
 
     def _begin(self, worker: "_Worker", engine: Engine) -> None:
         """Start a worker's process, a new one if there was one."""
@@ -215,15 +219,6 @@ class _Worker:
             self.pipe.send_bytes(message)
 
 
-def _check(tries: Mapping[int, int]) -> None:
-    for user, count in tries.items():
-        if count == TRIES:
-            raise SalfError(
-                f"the process that computes user {user} died {TRIES} times (killed, or out of "
-                "memory): fewer workers need less memory."
-            )
-
-
 def _end(workers: list[_Worker]) -> None:
     for worker in workers:
         worker.process.kill()  # it has nothing to lose
@@ -264,13 +259,6 @@ def _work(
                 pipe.send((news.place, portable(error), 0.0))
     except (EOFError, ConnectionError):
         return
-
-
-def can_spread(engine: Engine) -> bool:
-    """Whether workers can be started for this engine."""
-    inside = multiprocessing.parent_process() is not None  # of a pool, which uses all cores
-    on_cpu = all(tensor.device.type == "cpu" for tensor in engine.weights.values())
-    return sys.platform == "linux" and on_cpu and not inside
 
 
 @contextmanager
