@@ -9,6 +9,7 @@ from salf.common.intervals import Interval, interval, over_seeds
 from salf.report import names
 from salf.report.page import Chart, Code, Page, Section, again
 from salf.report.tables import NONE, Table, not_reached, tell
+from salf.report.verdict import number
 from salf.runs.compare import SHARE
 from salf.runs.plan import ADEL, BOUND, Planned
 from salf.runs.search import Candidate
@@ -75,7 +76,7 @@ def table(planned: Planned) -> Table:
     rows = []
     for each in planned.finalists:
         more = _more(planned, each)
-        against = NONE if more is None or each == planned.best else more.signed()
+        against = NONE if more is None or each == planned.best else _signed(planned, more)
         tested = _tested(planned, each)
         cells = [described(each), f"{planned.rounds(each):.0f}", tested, _times(planned, each)]
         rows.append([*cells, against])
@@ -143,7 +144,15 @@ def _times(planned: Planned, each: Candidate) -> str:
 
 
 def _seconds(found: Interval) -> str:
-    return f"{found.mean:.3g}" + ("" if found.half is None else f" ±{found.half:.2g}")
+    half = "" if found.half is None else f" ±{number(found.half, 2)}"
+    return f"{number(found.mean)}{half}".replace("-", "−")
+
+
+def _signed(planned: Planned, more: Interval) -> str:
+    """What a finalist has more than the choice: seconds, or accuracy."""
+    if planned.asked.target is None:
+        return more.signed()
+    return "+" * (more.mean >= 0) + _seconds(more)
 
 
 def _against(planned: Planned, other: Candidate) -> str:
@@ -153,7 +162,7 @@ def _against(planned: Planned, other: Candidate) -> str:
         return f"{named}, which does not get there"
     chance = ", which may be chance" * (more.half is not None and more.low <= 0 <= more.high)
     if planned.asked.target is None:
-        return f"{named} ({more.signed()} of held-out accuracy{chance})"
+        return f"{named} ({_signed(planned, more)} of held-out accuracy{chance})"
     return f"{named} ({_seconds(more)} s more{chance})"
 
 

@@ -149,4 +149,4 @@ def mean_time(runs: Sequence[Clocked]) -> float | None:
 
 def number(value: float, digits: int = 3) -> str:
     """So many digits, or as many as a whole number has."""
-    return f"{value:,.0f}" if value >= 10 ** (digits - 1) - 0.5 else f"{value:.{digits}g}"
+    return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) - 0.5 else f"{value:.{digits}g}"
