@@ -37,7 +37,7 @@ from salf.worlds.fleet.files import read, write
 from salf.worlds.fleet.timing import Timing
 from salf.worlds.fleet.world import OnFleet, deadline_for
 
-USERS, REACH = 8, 0.6  # T_max is such that users are predicted to reach this part of their layers
+USERS = 8
 DEPTH, TIME = 0.2, 0.15  # to reach: a layer, and a part of the time of a round
 
 
@@ -80,7 +80,9 @@ def calibrated(config: LiveConfig, folder: Path) -> Fleet:
     )
 
 
-def predicted(config: LiveConfig, fleet: Fleet, rounds: int) -> tuple[float, list[float], float]:
+def predicted(
+    config: LiveConfig, fleet: Fleet, rounds: int, reach: float
+) -> tuple[float, list[float], float]:
     """T_max, the mean depth of each user, and the seconds of a round."""
     model, layers, inputs, _ = model_of(config, config.batch_size)
     timing = Timing(
@@ -89,7 +91,7 @@ def predicted(config: LiveConfig, fleet: Fleet, rounds: int) -> tuple[float, lis
         lambda users: np.full(len(users), config.batch_size),
         lambda users: np.ones(len(users), np.int64),
     )
-    seconds = deadline_for(timing, REACH)
+    seconds = deadline_for(timing, reach)
     world = OnFleet(timing, DeadlineSchedule((seconds,)))
     memory, depths = world.start(), []
     for t in range(1, rounds + 1):
@@ -104,6 +106,9 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=512)
     parser.add_argument("--slow", default="0.5x16,0.5x8")
     parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument(
+        "--reach", type=float, default=0.8, help="part of the layers to reach by T_max, predicted"
+    )
     parser.add_argument("--repeats", type=int, default=3)
     given = parser.parse_args()
     console, apart, ratios = Console(), [], []
@@ -119,7 +124,7 @@ def main() -> None:
         )
         with tempfile.TemporaryDirectory() as folder:
             fleet = calibrated(config, Path(folder))
-        seconds, depths, took = predicted(config, fleet, given.rounds)
+        seconds, depths, took = predicted(config, fleet, given.rounds, given.reach)
         rows = run(config.changed(deadline=seconds)).history.rows
         names = [user_name(number) for number in range(1, USERS + 1)]
         true = [float(np.mean([row.depths[name] for row in rows])) for name in names]
