@@ -11,7 +11,7 @@ for name in ("fcntl", "grp", "pwd", "resource", "termios"):
     sys.modules[name] = None
 import salf
 for module in pkgutil.walk_packages(salf.__path__, "salf."):
-    if not any(part in module.name for part in ("ray", "flower", "__main__")):
+    if not any(part in module.name for part in ("ray", "cluster.rounds", "flower", "__main__")):
         importlib.import_module(module.name)
 """
 
