@@ -13,7 +13,7 @@ import torch
 import salf
 from salf.cluster import Cluster
 
-SETTINGS = {"data": "digits", "rounds": 600, "users": 4, "methods": ["salf"], "seeds": 2}
+SETTINGS = {"data": "digits", "rounds": 2500, "users": 4, "methods": ["salf"], "seeds": 2}
 
 
 def accuracies(compared):
@@ -23,15 +23,22 @@ def accuracies(compared):
 def named(nodes, out, raylet):
     """A comparison by names; the second node is killed while both work."""
 
+    submitted = []
+    submit = nodes._submit
+    nodes._submit = lambda name, job: submitted.append(name) or submit(name, job)
+
     def kill():
-        while not list(Path(out).rglob("checkpoint.safetensors")):
+        parts = {}
+        while sum(0 < part < 1 for part in parts.values()) < 2:  # both are at work
             time.sleep(0.05)
+            parts = ray.get(nodes._desk.news.remote())
         os.kill(raylet, signal.SIGKILL)
 
     threading.Thread(target=kill, daemon=True).start()
     there = salf.compare("mlp", out=out, workers=nodes, **SETTINGS)
     here = salf.compare("mlp", out=f"{out}-here", workers=1, **SETTINGS)
     assert accuracies(there) == accuracies(here)
+    assert len(submitted) == 3  # one of two was lost
     models = list(Path(f"{out}-here").rglob("model.safetensors"))
     assert len(models) == 2
     for path in models:

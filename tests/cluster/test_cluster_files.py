@@ -3,7 +3,7 @@
 import pytest
 
 from salf.cluster import files
-from salf.cluster.files import Outbox, contents, fetch
+from salf.cluster.files import Outbox, contents, digest, fetch
 from salf.common.errors import SalfError
 
 
@@ -20,15 +20,23 @@ def test_a_job_continues_with_what_was_kept_and_leaves_nothing_on_its_node(desk,
     (kept / "checkpoint").write_text("round 3")
     (kept / ".lock").touch()
     node = tmp_path / "node" / "run"
-    node.mkdir(parents=True)
+    cut_off = Outbox(node, contents(kept), keep)
     (node / "half").write_text("of a try that was cut off")
-    with Outbox(node, contents(kept), keep):
+    with Outbox(node, contents(kept), cut_off._keep):
         assert {path.name for path in node.iterdir()} == {"checkpoint"}
         (node / "checkpoint").write_text("round 5")
         (node / "inner").mkdir()
         (node / "inner" / "model").write_bytes(b"\x00\x01")
-    assert not node.exists()
+    assert not list((tmp_path / "node").iterdir())
     assert contents(kept) == {"checkpoint": b"round 5", "inner/model": b"\x00\x01"}
+
+
+def test_a_folder_of_the_node_itself_is_neither_used_nor_deleted(desk, tmp_path):
+    kept, keep = desk
+    files.write(tmp_path / "run", {"model": b"mine"})
+    with pytest.raises(SalfError, match=r"has a folder .*run of its own"):
+        Outbox(tmp_path / "run", contents(kept), keep)
+    assert contents(tmp_path / "run") == {"model": b"mine"}
 
 
 def test_what_changes_is_sent_while_the_job_goes_on_and_only_that(desk, tmp_path):
@@ -67,19 +75,29 @@ def test_a_job_may_write_a_single_file(tmp_path):
 
 
 def test_data_are_fetched_by_the_first_job_of_a_node_only(tmp_path):
-    asked = []
+    data, asked = {"train": b"x", "inner/test": b"y"}, []
 
     def content():
         asked.append(1)
-        return {"train": b"x", "inner/test": b"y"}
+        return data
 
     for _ in range(2):
-        fetch(tmp_path / "cache" / "set", content)
+        fetch(tmp_path / "cache" / "set", digest(data), content)
     assert (tmp_path / "cache" / "set" / "inner" / "test").read_bytes() == b"y"
     assert len(asked) == 1
+    other = {**data, "train": b"z"}
+    with pytest.raises(SalfError, match="set differs from that of the program"):
+        fetch(tmp_path / "cache" / "set", digest(other), lambda: other)
+    assert contents(tmp_path / "cache" / "set") == data
+
+
+def test_data_that_were_fetched_in_part_are_fetched_again(tmp_path):
+    files.write(tmp_path / ".set.new", {"train": b"half"})
+    fetch(tmp_path / "set", "", lambda: {"test": b"y"})
+    assert contents(tmp_path / "set") == {"test": b"y"}
 
 
 def test_a_folder_that_cannot_be_made_on_a_node_is_a_sentence(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(SalfError, match=r"cannot write .*file/runs.* that they share"):
-        fetch(tmp_path / "file" / "runs", dict)
+        fetch(tmp_path / "file" / "runs", "", dict)

@@ -4,6 +4,7 @@ Files have the same absolute path everywhere. What a job reads is fetched from R
 once per node; what it writes is sent back to the desk, a process on the program's machine.
 """
 
+import hashlib
 import shutil
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,13 +42,32 @@ def write(place: Path, files: Mapping[str, bytes]) -> None:
         write_whole(place / name if name != "." else place, content)
 
 
-def fetch(place: Path, content: Callable[[], Contents]) -> None:
-    """Put what a job reads where it expects it, unless it is there."""
+def digest(files: Contents) -> str:
+    """What tells the content of files from that of others."""
+    found = hashlib.sha256()
+    for name in sorted(files):
+        found.update(f"{name}:{len(files[name])}:".encode() + files[name])
+    return found.hexdigest()
+
+
+def fetch(place: Path, expected: str, content: Callable[[], Contents]) -> None:
+    """Put what a job reads where it expects it, unless it is there.
+
+    What a node has there of its own stays as it is; a job that expects something else is refused.
+    """
     with _here(place):
         place.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(place.parent / f".{place.name}.lock"):
             if not place.exists():
-                write(place, content())
+                new = place.with_name(f".{place.name}.new")  # a folder is there whole or not at all
+                _remove(new)
+                write(new, content())
+                new.rename(place)
+            elif digest(contents(place)) != expected:
+                raise SalfError(
+                    f"on the node {socket.gethostname()}, {place} differs from that of the "
+                    "program: delete it there, or share the folder."
+                )
 
 
 class Outbox:
@@ -58,7 +78,15 @@ class Outbox:
 
     def __init__(self, place: Path, kept: Contents, keep: Keep) -> None:
         self.place, self._keep = place, keep
+        self._mark = place.with_name(f".{place.name}.cluster")  # that the folder is a job's
         with _here(place):
+            if place.exists() and not self._mark.exists():
+                raise SalfError(
+                    f"the node {socket.gethostname()} has a folder {place} of its own: use another "
+                    "folder, or one that all nodes share."
+                )
+            place.parent.mkdir(parents=True, exist_ok=True)
+            self._mark.touch()
             _remove(place)  # of an earlier try that was cut off
             write(place, kept)
         self._seen, self._sent = self._now(), monotonic()
@@ -69,6 +97,7 @@ class Outbox:
     def __exit__(self, *_: object) -> None:
         self.send()
         _remove(self.place)
+        self._mark.unlink(missing_ok=True)
 
     def send_after(self, seconds: float) -> None:
         """Send what has changed if the last time is so long ago."""

@@ -11,6 +11,12 @@ from torch import Tensor
 LARGE = 2**16  # bytes of a tensor that is sent by itself
 
 
+def _is_array(tensor: Tensor) -> bool:
+    """Whether NumPy has it: in the processor's memory, of a type that it knows."""
+    on_cpu = tensor.device.type == "cpu" and not tensor.requires_grad
+    return on_cpu and tensor.layout is torch.strided and tensor.dtype is not torch.bfloat16
+
+
 def packed(thing: Any, known: dict[int, tuple[Any, Any]]) -> tuple[bytes, list[Any]]:
     """An object as bytes, and references to its large tensors; `known` has those sent before."""
     import ray
@@ -20,11 +26,11 @@ def packed(thing: Any, known: dict[int, tuple[Any, Any]]) -> tuple[bytes, list[A
 
     class Packer(cloudpickle.Pickler):
         def persistent_id(self, thing: Any) -> Any:
-            plain = type(thing) in (Tensor, np.ndarray) and thing.nbytes >= LARGE
-            if not plain or (isinstance(thing, Tensor) and thing.requires_grad):
+            plain = type(thing) is np.ndarray or (type(thing) is Tensor and _is_array(thing))
+            if not plain or thing.nbytes < LARGE:
                 return None
             if id(thing) not in known:
-                array = thing.cpu().numpy() if isinstance(thing, Tensor) else thing
+                array = thing.numpy() if isinstance(thing, Tensor) else thing
                 known[id(thing)] = thing, ray.put(array)  # kept, so that no other has its id
             references.append(known[id(thing)][1])
             return len(references) - 1, type(thing) is Tensor

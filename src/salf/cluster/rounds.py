@@ -4,7 +4,6 @@ import io
 import pickle
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import ray
@@ -18,6 +17,7 @@ from salf.engines.spread import TRIES, Crew, UserTask
 from salf.methods import Group
 
 PIECES = 4  # in which a node's core gets its users of a round
+ANSWER = 5.0  # seconds that a worker has to answer
 AHEAD = 2  # pieces for each core that may be ready before their turn
 
 Computed = list[tuple[int, dict[str, Tensor] | BaseException, float]]  # place, update, loss
@@ -32,19 +32,30 @@ class NodeCrew(Crew):
 
     def __init__(self, engine: Engine, rows_of: RowsOf, cores: int) -> None:
         super().__init__(engine, rows_of)
-        known: dict[int, tuple[Any, Any]] = {}
-        made = packed((engine.model, engine.layers, engine.loss, rows_of), known)
-        actor: Any = ray.remote
-        self._start = partial(actor(num_cpus=1, scheduling_strategy="SPREAD")(Seat).remote, *made)
-        self._seats = [self._start() for _ in range(cores)]
-        engine.why += f"; {cores} cores of a cluster share the users of a round"
+        self._cores = cores
+        self._seats: list[Any] = []
+        self._known: dict[int, tuple[Any, Any]] = {}  # keeps what seats are made of in Ray's store
 
     def compute(
         self, engine: Engine, group: Group, network: Network, rows: Rows, add: Add, keep: bool
     ) -> float:
         if network.draws is None:
             return super().compute(engine, group, network, rows, add, keep)
+        if not self._seats:
+            self._sit_down(engine)
+            engine.why += f"; {self._cores} cores of a cluster share the users of a round"
         return self.share(engine, group, network, add, keep)
+
+    def _sit_down(self, engine: Engine) -> None:
+        made = packed((engine.model, engine.layers, engine.loss, self.rows_of), self._known)
+        actor: Any = ray.remote
+        start = actor(num_cpus=1, scheduling_strategy="SPREAD")(Seat).remote
+        self._seats = [start(*made) for _ in range(self._cores)]
+        try:
+            ray.get([seat.is_there.remote() for seat in self._seats])
+        except ray.exceptions.RayError as error:
+            reason = in_one_line(error, last=True)
+            raise SalfError(f"the cluster cannot compute users: {reason}.") from None
 
     def updates(
         self, engine: Engine, network: Network, tasks: Sequence[UserTask]
@@ -75,14 +86,25 @@ class NodeCrew(Crew):
                             f"users of a round were lost {TRIES} times with their node."
                         ) from None
                     todo = sorted([at, *todo])
-                    self._seats.remove(seat)
+                    lost = [seat, *(each for each in idle if not _is_there(each))]
+                    self._seats = [each for each in self._seats if each not in lost]
+                    idle = [each for each in idle if each not in lost]
                     if not self._seats:
-                        self._seats = [self._start()]
+                        self._sit_down(engine)
                         idle = [*self._seats]
             for place, update, loss in ready.pop(turn):
                 if isinstance(update, BaseException):
                     raise update
                 yield place, update, loss
+
+
+def _is_there(seat: Any) -> bool:
+    """Whether a worker that has nothing to do answers."""
+    try:
+        ray.get(seat.is_there.remote(), timeout=ANSWER)
+    except ray.exceptions.RayError:
+        return False
+    return True
 
 
 class Seat:
@@ -93,7 +115,12 @@ class Seat:
         model, layers, loss, rows_of = Unpacker(io.BytesIO(packed), tensors).load()
         self.engine = LoopEngine(model, layers, loss)
         self.crew = Crew(self.engine, rows_of)
+        for tensor in self.engine.weights.values():
+            tensor.data = tensor.data.clone()  # what comes from Ray's store is shared
         model.train()
+
+    def is_there(self) -> None:
+        """Answer."""
 
     def compute(self, weights: dict[str, Tensor], news: bytes, tasks: bytes) -> Computed:
         """The updates of some users."""

@@ -2,6 +2,7 @@
 
 import io
 import secrets
+import site
 import sys
 import sysconfig
 from collections import Counter
@@ -41,8 +42,10 @@ class Cluster:
     def __init__(self, address: str = "auto") -> None:
         self.address = address
         self._stack, self._token = ExitStack(), f".cluster-{secrets.token_hex(8)}"
-        self._files: dict[Path, Any] = {}  # references to what jobs read, by path
-        self._tensors: dict[int, tuple[Any, Any]] = {}  # and by identity: the object, and where
+        self._study = 0  # how many there were
+        # References to what the jobs of a study read: files, and tensors by identity.
+        self._files: dict[Path, tuple[str, Any]] = {}
+        self._tensors: dict[int, tuple[Any, Any]] = {}
 
     def __enter__(self) -> "Cluster":
         modules = {"py_modules": [sys.modules["salf"], *own_modules()]}
@@ -77,7 +80,7 @@ class Cluster:
 
         from salf.cluster.rounds import NodeCrew
 
-        cores = int(ray.cluster_resources().get("CPU", 1))  # type: ignore[no-untyped-call]
+        cores = max(1, int(ray.available_resources().get("CPU", 1)))  # type: ignore[no-untyped-call]
         return NodeCrew(engine, rows_of, cores)
 
     def do(
@@ -90,6 +93,8 @@ class Cluster:
         import ray
 
         done, parts = Finished(), dict.fromkeys(jobs, 0.0)
+        self._study += 1
+        self._files, self._tensors = {}, {}  # they may have changed since the last study
         with ExitStack() as shown:
             for folder in {job.place.parent for job in jobs.values() if job.place}:
                 shown.callback(self._show(folder).unlink, missing_ok=True)
@@ -100,7 +105,7 @@ class Cluster:
                     ready, _ = ray.wait(list(pending), num_returns=len(pending), timeout=NEWS)
                     self._pulse.check()
                     news = ray.get(self._desk.news.remote())
-                    parts |= {name: news[name] for name in jobs if name in news}
+                    parts |= {name: news[name] for name in pending.values() if name in news}
                     for name, reference in [(pending.pop(each), each) for each in ready]:
                         if (ended := _ended(reference)) is None:  # with its node or process
                             lost[name] += 1
@@ -127,11 +132,13 @@ class Cluster:
 
         for path in job.reads:
             if path not in self._files:
-                self._files[path] = ray.put(files.contents(path))
+                found = files.contents(path)
+                self._files[path] = files.digest(found), ray.put(found)
         # In a list, references are not fetched before the job asks for them.
-        reads = [(path, [self._files[path]]) for path in job.reads]
+        reads = [(path, digest, [at]) for path in job.reads for digest, at in [self._files[path]]]
         content, tensors = packed(job, self._tensors)
-        return self._task.remote(name, content, tensors, self._desk, self._token, reads)
+        desk = self._desk, self._study, self._token
+        return self._task.remote(name, content, tensors, desk, reads)
 
     def _show(self, folder: Path) -> Path:
         """A file that nodes see if they share this folder."""
@@ -144,7 +151,7 @@ class Cluster:
         import ray
 
         try:
-            ray.get(self._desk.stop.remote(), timeout=END)
+            ray.get(self._desk.stop.remote(self._study), timeout=END)
             ray.wait(pending, num_returns=len(pending), timeout=END)
         except (ray.exceptions.RayError, ValueError):
             pass  # the cluster is gone, or nothing was pending
@@ -155,18 +162,18 @@ class Desk:
 
     def __init__(self) -> None:
         self._parts: dict[str, float] = {}
-        self._stopped = False
+        self._stopped: set[int] = set()
 
-    def report(self, name: str, part: float) -> bool:
+    def report(self, study: int, name: str, part: float) -> bool:
         """Note how far a job is; the answer is whether it has to stop."""
         self._parts[name] = part
-        return self._stopped
+        return study in self._stopped
 
     def news(self) -> dict[str, float]:
         return self._parts
 
-    def stop(self) -> None:
-        self._stopped = True
+    def stop(self, study: int) -> None:
+        self._stopped.add(study)
 
     def contents(self, place: Path) -> files.Contents:
         return files.contents(place)
@@ -179,31 +186,32 @@ def _do(
     name: str,
     content: bytes,
     tensors: list[Any],
-    desk: Any,
-    token: str,
-    reads: Iterable[tuple[Path, list[Any]]],
+    to: tuple[Any, int, str],
+    reads: Iterable[tuple[Path, str, list[Any]]],
 ) -> "Ended":
     """Do a job on a node: the error, if there is one, and the result."""
     import ray
 
     get: Callable[[Any], Any] = ray.get
     job: Job = Unpacker(io.BytesIO(content), tensors).load()
+    desk, study, token = to
     last, outbox = 0.0, cast("Outbox | None", None)
 
     def progress(part: float) -> None:
         nonlocal last
         if monotonic() - last < NEWS:
             return
-        if ray.get(desk.report.remote(name, part)):
+        if ray.get(desk.report.remote(study, name, part)):
             raise Stopped
         if outbox is not None:
             outbox.send_after(SEND)
         last = monotonic()
 
     try:
+        progress(0.0)  # before a file is touched: it may be over
         with ExitStack() as stack:
-            for path, (content,) in reads:
-                fetch(path, partial(get, content))
+            for path, expected, (at,) in reads:
+                fetch(path, expected, partial(get, at))
             if (place := job.place) is not None and not (place.parent / token).exists():
 
                 def keep(changed: files.Contents, gone: list[str]) -> None:
@@ -211,7 +219,6 @@ def _do(
 
                 kept = ray.get(desk.contents.remote(place))
                 outbox = stack.enter_context(Outbox(place, kept, keep))
-            progress(0.0)
             return None, job.do(progress)
     except (Exception, Stopped) as error:
         return portable(error), None
@@ -241,7 +248,9 @@ def _given(error: BaseException | None, result: Any) -> Any:
 
 def own_modules() -> list[ModuleType]:
     """Modules that were imported and that no package installed: one's own methods and models."""
-    installed = {Path(sysconfig.get_path(kind)) for kind in ("stdlib", "purelib", "platlib")}
+    places = [sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")]
+    places += [*site.getsitepackages(), site.getusersitepackages()]
+    installed = [Path(place) for place in places]
     found = []
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)

@@ -62,7 +62,7 @@ class Dropout(TorchFunctionMode):
 
     def _mask(self, each: int, p: float, like: Tensor) -> Tensor:
         """So many entries for each user: 0, or what keeps the mean."""
-        least, numbers = round(p * VALUES), []
+        least, numbers = min(round(p * VALUES), VALUES - 1), []
         for place in self.places:
             self._calls[place] += 1
             stream = self._draws.stream(self._users[place], self._calls[place])

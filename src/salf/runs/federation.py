@@ -88,7 +88,7 @@ def load_data(config: Settings, report: Report | None = None) -> DataSet:
 def data_files(config: Settings) -> tuple[Path, ...]:
     """The files and folders that loading a config's data and fleet reads, if they are there."""
     kind, _, path = config.data.partition(":")
-    at = [Path(path)] if kind in FROM_PATH and path else []
+    at = [Path(path).expanduser()] if kind in FROM_PATH and path else []
     at += [cache_folder() / config.data] if config.data in RECIPES else []
     at += [Path(config.data_dir)] if config.data_dir else []
     named = [str(vars(config).get(name)) for name in ("fleet", "availability", "deadline")]

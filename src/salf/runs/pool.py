@@ -19,7 +19,7 @@ from salf.common import process
 from salf.common.errors import SalfError, TrainingDiverged
 from salf.runs.config import Config
 from salf.runs.federation import Given, data_files
-from salf.runs.run import Result, Stopped, cores, run
+from salf.runs.run import Result, Stopped, complete, cores, run
 from salf.runs.training import OnPart, OnRound, counted
 
 # Gets (work done, work in all).
@@ -67,10 +67,10 @@ def run_job(
 ) -> Job:
     """A run as a job; with `out`, it goes on in that folder where it stopped.
 
-
     Of Python objects in place of settings, the model is copied.
     """
     work = work or config.seconds or config.rounds
+    config = complete(config, here=False)  # paths are those of this process
     place = None if out is None else out.absolute()
     return Job(partial(_run, config, place, on_round, given), work, place, data_files(config))
 

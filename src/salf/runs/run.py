@@ -125,7 +125,7 @@ def complete(config: Kind, *, here: bool = True) -> Kind:
     kind, _, path = config.data.partition(":")
     changes, files = dict[str, Any](), dict[str, str]()
     if kind in ("idx", "folder") and path:
-        changes["data"] = f"{kind}:{Path(path).absolute()}"
+        changes["data"] = f"{kind}:{Path(path).expanduser().absolute()}"
     if config.data_dir:
         changes["data_dir"] = str(Path(config.data_dir).absolute())
     if isinstance(config, Config) and config.fleet and (known := fleets.figures(config.fleet)):
