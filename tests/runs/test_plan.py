@@ -24,6 +24,7 @@ from salf.runs.federation import problem_of
 from salf.runs.plan import Asked, Planner
 from salf.runs.pool import Job, run_all, run_job
 from salf.runs.presets import load_config
+from salf.runs.run import run
 from salf.runs.search import Candidate, Race, crossing, leaders
 from salf.worlds.fleet.availability import OnAndOff
 from salf.worlds.fleet.devices import Fleet
@@ -280,3 +281,22 @@ def test_your_own_model_and_data(kind, tmp_path):
     assert {"config.toml", "plan.html"} <= written
     with pytest.raises(SalfError, match="leave it out"):
         salf.plan(model, (x, y), fleet=fleet, seconds=20.0, rounds=3)
+
+
+def test_a_run_that_was_interrupted_on_its_way_to_a_later_time_is_continued(tmp_path):
+    base = Config(data="digits", model="mlp", users=4, fleet="slow-classes", threads=1)
+    each = Candidate("salf", deadline=2.0)
+
+    def stop(row, model):
+        if row.round == 3:
+            raise KeyboardInterrupt
+
+    later = base.changed(**each.settings, seconds=24.0, eval_seconds=8.0, seed=0)
+    with pytest.raises(KeyboardInterrupt):
+        run(later, tmp_path / each.label(0), on_round=stop)
+    race = Race(
+        lambda chosen, folder: run_job(base.changed(**chosen), folder),
+        lambda _, jobs: run_all(jobs, 0), tmp_path, None, 8.0,
+    )  # fmt: skip
+    race.advance([each], 16.0)
+    assert race.histories[each, 0].rows[-1].clock == pytest.approx(24.0, abs=2)

@@ -80,7 +80,9 @@ class Race:
             if (found := _kept(self.folder / name, seconds)) is not None:
                 self.histories[each, seed] = found
                 continue
-            clock = {"seconds": seconds, "eval_seconds": self.interval, "seed": seed}
+            # A run that was interrupted on its way to a later time cannot end before it.
+            end = max(seconds, _asked(self.folder / name))
+            clock = {"seconds": end, "eval_seconds": self.interval, "seed": seed}
             job = self.job({**each.settings, **clock}, self.folder / name)
             jobs[name], keys[name] = replace(job, do=partial(in_time, job.do)), (each, seed)
         if jobs:
@@ -142,6 +144,12 @@ def leaders(ranked: Iterable[Candidate]) -> list[Candidate]:
     for each in ranked:
         found.setdefault(each.family, each)
     return list(found.values())
+
+
+def _asked(folder: Path) -> float:
+    """The simulated time to which the run in a folder was to come; 0 if there is none."""
+    there = RunFolder(folder).config()
+    return (there.seconds or 0.0) if isinstance(there, Config) else 0.0
 
 
 def _kept(folder: Path, seconds: float) -> History | None:
