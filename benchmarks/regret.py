@@ -50,9 +50,9 @@ class ResNet(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem = nn.Conv2d(1, 16, 3, padding=1)
-        self.blocks = nn.ModuleList([Block(16), Block(16)])
-        self.head = nn.Linear(16, 10)
+        self.stem = nn.Conv2d(1, 8, 3, padding=1)
+        self.blocks = nn.ModuleList([Block(8), Block(8)])
+        self.head = nn.Linear(8, 10)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.stem(x).relu()

@@ -46,6 +46,12 @@ class NodeCrew(Crew):
             engine.why += f"; {self._cores} cores of a cluster share the users of a round"
         return self.share(engine, group, network, add, keep)
 
+    def end(self) -> None:
+        """Give the cores back."""
+        for seat in self._seats:
+            ray.kill(seat)
+        self._seats = []
+
     def _sit_down(self, engine: Engine) -> None:
         made = packed((engine.model, engine.layers, engine.loss, self.rows_of), self._known)
         actor: Any = ray.remote

@@ -89,9 +89,13 @@ class Crew:
                     add(place, kept)
                     total += loss
         except BaseException:  # workers are in the middle of something
-            _end(self.workers)
+            self.end()
             raise
         return total
+
+    def end(self) -> None:
+        """End the workers; they are started again if there is more to do."""
+        _end(self.workers)
 
     def computed(
         self, engine: Engine, network: Network, task: "UserTask"

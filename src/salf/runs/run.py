@@ -4,6 +4,7 @@ import hashlib
 import os
 import signal
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -81,13 +82,15 @@ def run(
         torch.set_num_threads(config.threads)
         training = from_config(config, given, report)
         engine = training.simulation.engine
-        if isinstance(workers, int):
-            engine.workers = workers
-        elif engine.rows_of is not None:
-            engine.crew = workers.crew(engine, engine.rows_of)
         if workers and engine.rows_of is None and report is not None:
             report(f"One process is used: engine {engine.name!r} was asked for.")
-        return _train(config, training, folder, checkpoint_every, on_round, keep_interrupted)
+        with ExitStack() as stack:
+            if isinstance(workers, int):
+                engine.workers = workers
+            elif engine.rows_of is not None:
+                engine.crew = workers.crew(engine, engine.rows_of)
+                stack.callback(engine.crew.end)
+            return _train(config, training, folder, checkpoint_every, on_round, keep_interrupted)
 
     return in_folder(config, out, resume, go)
 
