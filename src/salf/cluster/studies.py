@@ -6,7 +6,7 @@ import site
 import sys
 import sysconfig
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from salf.common.errors import SalfError, in_one_line, portable
 from salf.engines.base import Engine, RowsOf
 from salf.engines.spread import Crew
 from salf.live.cluster import Pulse, cluster
-from salf.runs.pool import Finished, Interrupted, Job, OnProgress
+from salf.runs.pool import Ended, Job, Pool
 from salf.runs.run import Stopped
 
 NEWS = 0.2  # seconds between two reports of a job
@@ -30,7 +30,7 @@ TRIES = 3  # how often a job is started whose node is lost
 END = 30.0  # seconds that jobs have to save what they have
 
 
-class Cluster:
+class Cluster(Pool):
     """A Ray cluster: does jobs as `WorkerPool` does, each on one core, or the users of a round.
 
     `address` is that of the cluster's head, or `auto`: the cluster that runs on this machine. salf
@@ -83,16 +83,11 @@ class Cluster:
         cores = max(1, int(ray.available_resources().get("CPU", 1)))  # type: ignore[no-untyped-call]
         return NodeCrew(engine, rows_of, cores)
 
-    def do(
-        self,
-        jobs: Mapping[str, Job],
-        on_progress: OnProgress | None = None,
-        on_done: Callable[[str, Finished], None] | None = None,
-    ) -> Finished:
-        """Do all jobs, as `run_all` does."""
+    def ended(
+        self, jobs: Mapping[str, Job], note: Callable[[str, float], None]
+    ) -> Generator[Ended, None, None]:
         import ray
 
-        done, parts = Finished(), dict.fromkeys(jobs, 0.0)
         self._study += 1
         self._files, self._tensors = {}, {}  # they may have changed since the last study
         with ExitStack() as shown:
@@ -105,27 +100,19 @@ class Cluster:
                     ready, _ = ray.wait(list(pending), num_returns=len(pending), timeout=NEWS)
                     self._pulse.check()
                     news = ray.get(self._desk.news.remote())
-                    parts |= {name: news[name] for name in pending.values() if name in news}
+                    for name in pending.values():
+                        note(name, news.get(name, 0.0))
                     for name, reference in [(pending.pop(each), each) for each in ready]:
-                        if (ended := _ended(reference)) is None:  # with its node or process
-                            lost[name] += 1
-                            if lost[name] == TRIES:
-                                raise SalfError(f"{name} was lost {TRIES} times with its node.")
-                            pending[self._submit(name, jobs[name])] = name
+                        if (result := _result_of(reference)) is not None:
+                            yield name, result
                             continue
-                        done.add(name, partial(_given, *ended))
-                        parts[name] = 1.0
-                        if on_done is not None:
-                            on_done(name, done)
-                    if on_progress is not None:
-                        work = (parts[name] * job.work for name, job in jobs.items())
-                        on_progress(sum(work), sum(job.work for job in jobs.values()))
-            except BaseException as error:
+                        lost[name] += 1  # with its node or process
+                        if lost[name] == TRIES:
+                            raise SalfError(f"{name} was lost {TRIES} times with its node.")
+                        pending[self._submit(name, jobs[name])] = name
+            except BaseException:
                 self._stop(list(pending))
-                if isinstance(error, KeyboardInterrupt):
-                    raise Interrupted(done) from None
                 raise
-        return done
 
     def _submit(self, name: str, job: Job) -> Any:
         import ray
@@ -188,7 +175,7 @@ def _do(
     tensors: list[Any],
     to: tuple[Any, int, str],
     reads: Iterable[tuple[Path, str, list[Any]]],
-) -> "Ended":
+) -> tuple[BaseException | None, Any]:
     """Do a job on a node: the error, if there is one, and the result."""
     import ray
 
@@ -224,26 +211,24 @@ def _do(
         return portable(error), None
 
 
-Ended = tuple[BaseException | None, Any]  # a job's error, if there is one, and its result
-
-
-def _ended(reference: Any) -> Ended | None:
-    """How a job ended; None if it was lost with its node or process."""
+def _result_of(reference: Any) -> Callable[[], Any] | None:
+    """What gives a job's result or raises its error; None if it was lost."""
     import ray
 
     try:
-        ended: Ended = ray.get(reference)
-    except (ray.exceptions.RayTaskError, ray.exceptions.RuntimeEnvSetupError) as error:
-        raise SalfError(f"the cluster cannot run a job: {in_one_line(error, last=True)}.") from None
+        error, result = ray.get(reference)
+    except (ray.exceptions.RayTaskError, ray.exceptions.RuntimeEnvSetupError) as reason:
+        why = in_one_line(reason, last=True)
+        raise SalfError(f"the cluster cannot run a job: {why}.") from None
     except ray.exceptions.RayError:
         return None
-    return ended
 
+    def given() -> Any:
+        if error is not None:
+            raise error
+        return result
 
-def _given(error: BaseException | None, result: Any) -> Any:
-    if error is not None:
-        raise error
-    return result
+    return given
 
 
 def own_modules() -> list[ModuleType]:

@@ -4,16 +4,17 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 from salf.common import process
 from salf.common.errors import SalfError, TrainingDiverged
@@ -75,15 +76,44 @@ def run_job(
     return Job(partial(_run, config, place, on_round, given), work, place, data_files(config))
 
 
-class Pool(Protocol):
+Ended = tuple[str, Callable[[], Any]]  # a job's name, and what gives its result or raises its error
+
+
+class Pool(ABC):
     """What does jobs: processes of this machine, or a cluster."""
+
+    @abstractmethod
+    def ended(
+        self, jobs: Mapping[str, Job], note: Callable[[str, float], None]
+    ) -> Generator[Ended, None, None]:
+        """Do all jobs, and give each when it has ended; `note` gets how far a job is."""
 
     def do(
         self,
         jobs: Mapping[str, Job],
         on_progress: OnProgress | None = None,
         on_done: Callable[[str, Finished], None] | None = None,
-    ) -> Finished: ...
+    ) -> Finished:
+        """Do all jobs, as `run_all` does; whatever goes wrong, no more can be done."""
+        progress, done = dict.fromkeys(jobs, 0.0), Finished()
+
+        def note(name: str, part: float) -> None:
+            if name in progress:  # and not of jobs that were done before
+                progress[name] = part
+            if on_progress is not None:
+                parts = (progress[name] * job.work for name, job in jobs.items())
+                on_progress(sum(parts), sum(job.work for job in jobs.values()))
+
+        try:
+            with closing(self.ended(jobs, note)) as ended:
+                for name, result in ended:
+                    done.add(name, result)
+                    note(name, 1.0)
+                    if on_done is not None:
+                        on_done(name, done)
+        except KeyboardInterrupt:
+            raise Interrupted(done) from None
+        return done
 
 
 # How many processes of this machine, by default one per core; 0 for none but this one.
@@ -116,7 +146,7 @@ def run_all(
         return pool.do(jobs, on_progress, on_done)
 
 
-class WorkerPool:
+class WorkerPool(Pool):
     """Processes that do jobs, and stay for more of them until the block ends; this one if 0."""
 
     def __init__(self, count: int | None = None) -> None:
@@ -136,41 +166,9 @@ class WorkerPool:
                 self._stop.set()
             self._pool.shutdown(cancel_futures=True)
 
-    def do(
-        self,
-        jobs: Mapping[str, Job],
-        on_progress: OnProgress | None = None,
-        on_done: Callable[[str, Finished], None] | None = None,
-    ) -> Finished:
-        """Do all jobs, as `run_all` does; whatever goes wrong, no more can be done."""
-        progress, done = dict.fromkeys(jobs, 0.0), Finished()
-
-        def note(name: str, part: float) -> None:
-            if name in progress:  # and not of jobs that were done before
-                progress[name] = part
-            if on_progress is not None:
-                parts = (progress[name] * job.work for name, job in jobs.items())
-                on_progress(sum(parts), sum(job.work for job in jobs.values()))
-
-        try:
-            for name, result in self._ended(jobs, note):
-                done.add(name, result)
-                note(name, 1.0)
-                if on_done is not None:
-                    on_done(name, done)
-        except BrokenProcessPool:
-            raise SalfError(
-                "a process died (killed, or out of memory). With out=, repeat it to "
-                "continue; fewer workers= need less memory."
-            ) from None
-        except KeyboardInterrupt:
-            raise Interrupted(done) from None
-        return done
-
-    def _ended(
+    def ended(
         self, jobs: Mapping[str, Job], note: Callable[[str, float], None]
-    ) -> Iterator[tuple[str, Callable[[], Any]]]:
-        """The name of each job when it has ended, and what gives its result or raises its error."""
+    ) -> Generator[Ended, None, None]:
         if not self._count:
             yield from ((name, partial(job.do, partial(note, name))) for name, job in jobs.items())
             return
@@ -182,7 +180,17 @@ class WorkerPool:
             while not self._messages.empty():
                 note(*self._messages.get())
             # In the order of the jobs.
-            yield from ((names[each], each.result) for each in names if each in finished)
+            yield from ((names[each], partial(_result, each)) for each in names if each in finished)
+
+
+def _result(future: Future[Any]) -> Any:
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        raise SalfError(
+            "a process died (killed, or out of memory). With out=, repeat it to continue; fewer "
+            "workers= need less memory."
+        ) from None
 
 
 @contextmanager
