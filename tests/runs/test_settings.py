@@ -23,8 +23,8 @@ OTHERS = {
     "given": {"model": "Net"}, "files": {"fleet": "1f"}, "cohort_by": "samples", "weigh": "samples",
     "depth": "uniform", "stragglers": 0.5, "fleet": "phones", "availability": "sessions",
     "reach": "counted", "pair": "labels", "attack": "flip", "attackers": 2,
-    "seconds": 2.5, "eval_seconds": 0.5, "device": "cuda", "engine": "loop", "threads": 2, "grace": 0.25, "slow": "0.5x8",
-    "max_norm": 3.5, "backend": "flower",
+    "seconds": 2.5, "eval_seconds": 0.5, "device": "cuda", "engine": "loop", "threads": 2,
+    "grace": 0.25, "slow": "0.5x8", "max_norm": 3.5, "backend": "flower",
 }  # fmt: skip
 NEEDS = {
     "beta1": {"server": "adam"}, "beta2": {"server": "adam"}, "epsilon": {"server": "adam"},
