@@ -15,7 +15,7 @@ from salf.cli.options import (
     settings_of,
     workers_of,
 )
-from salf.cli.terminal import results, say, tell
+from salf.cli.terminal import answer, results, say, wrote
 from salf.common.bars import Bar
 from salf.common.errors import SalfError
 from salf.runs.config import Config
@@ -102,8 +102,8 @@ def bench(
         )
     standings = Standings(chosen, rows, [each.name for each in entrants])
     standings.print(results)
-    for path in standings.write(out, sys.argv[1:]):
-        tell(f"wrote {path}")
+    wrote(*standings.write(out, sys.argv[1:]))
+    answer([*kept.records(chosen, rows)])
 
 
 def _entrants(chosen: Suite, methods: str | None, settings: GivenSettings) -> list[Entrant]:

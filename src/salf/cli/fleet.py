@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from salf.cli.options import ConfigSource, GivenSettings, option, settings_of
+from salf.cli.options import Answering, ConfigSource, GivenSettings, option, settings_of
 from salf.cli.show import ModelName, named_model
-from salf.cli.terminal import console, say, tell
+from salf.cli.terminal import answer, console, say, wrote
 from salf.common.errors import SalfError
 from salf.runs.config import Config
 from salf.runs.presets import simulated
@@ -22,17 +22,17 @@ app = typer.Typer(
 )
 
 
-@app.command("list")
 def list_() -> None:
     """List the fleets that come with salf; docs/fleets.md describes them."""
     from salf.worlds.fleet.named import NAMED
 
+    found = {name: (make.__doc__ or "").splitlines()[0] for name, make in NAMED.items()}
     width = max(map(len, NAMED))
-    for name, make in NAMED.items():
-        tell(f"{name:{width}}  {(make.__doc__ or '').splitlines()[0]}")
-    tell(
+    answer(
+        [{"name": name, "about": about} for name, about in found.items()],
+        *(f"{name:{width}}  {about}" for name, about in found.items()),
         "Or a file with a line per device (FILE.csv), FedScale's files (fedscale:FOLDER), or your "
-        "own (package.module:Name)."
+        "own (package.module:Name).",
     )
 
 
@@ -43,7 +43,6 @@ _PREVIEWED = (
 )  # fmt: skip
 
 
-@app.command()
 @settings_of(Config, only=_PREVIEWED)
 def preview(
     settings: GivenSettings,
@@ -66,13 +65,10 @@ def preview(
     config = simulated(source).changed(**settings)
     with console.status("drawing rounds"):
         found = preview_of(config, say)
-    tell(str(found))
-    if out is not None:
-        for path in write_preview(found, out):
-            tell(f"wrote {path}")
+    answer({**vars(found), "reach": found.reach.mean(axis=1)}, str(found))
+    wrote(*write_preview(found, out) if out else ())
 
 
-@app.command()
 @settings_of(Config, only=("data", "layers"))
 def calibrate(
     settings: dict[str, Any],
@@ -114,10 +110,16 @@ def calibrate(
             column = f"{found.sizes[size]} rows, {what}"
             columns[column] = [f"{1e3 * seconds:.3g}" for seconds in times[size]]
     launch, parameter, multiply_add = found.common
-    tell(
+    about = dict(zip(("launch", "parameter", "multiply_add"), found.common, strict=True))
+    answer(
+        {**about, "jitter": found.jitter, "columns": columns},
         Table([*columns], [*zip(*columns.values(), strict=True)]),
         f"If all layers were alike: {launch:.2g} s per launch, {parameter:.2g} s per parameter, "
         f"{multiply_add:.2g} s per multiply-add. Times vary by {found.jitter:.0%} (sigma).",
     )
     write(out, platform.node() or "device", found.kind, found.jitter)
-    tell(f"wrote {out}: use it as --fleet {out}")
+    wrote(f"{out}: use it as --fleet {out}")
+
+
+for each in (list_, preview, calibrate):
+    app.command(each.__name__.rstrip("_"), cls=Answering)(each)

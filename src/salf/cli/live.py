@@ -16,7 +16,7 @@ from salf.cli.options import (
     settings_of,
     with_settings,
 )
-from salf.cli.terminal import console, say, tell
+from salf.cli.terminal import answer, console, say, tell, wrote
 from salf.common.bars import Bar
 from salf.common.errors import ClusterLost, SalfError
 from salf.runs.config import Config
@@ -91,12 +91,15 @@ def live(
                 f"{error} {saved} rounds are saved. Repeat the command with --resume to continue."
             ) from None
     _tell_summary(result.summary)
+    answer(result.summary)
     if out is None:
         say("Nothing was saved: add --out FOLDER to save the model and every round's depths.")
         return
     tell(f"The run is in {out}")
+    from salf.report.live import write_live_page
+
     try:
-        page(out)
+        wrote(write_live_page(out))
     except (SalfError, OSError) as error:  # the run is finished, whatever becomes of its page
         say(f"Could not create the page: {error}; then salf page {quote(str(out))} creates it.")
 
@@ -157,6 +160,7 @@ def join(
                 pulse.check()
         except (KeyboardInterrupt, SystemExit):
             say(f"{name} has left.")
+            answer({"user": name})
 
 
 def _tell_summary(summary: dict[str, Any]) -> None:
@@ -186,7 +190,9 @@ def page(folder: Folder) -> None:
     """
     from salf.report.live import write_live_page
 
-    tell(f"wrote {write_live_page(folder)}")
+    path = write_live_page(folder)
+    wrote(path)
+    answer({"page": path})
 
 
 def replay(folder: Folder) -> None:
@@ -205,6 +211,8 @@ def replay(folder: Folder) -> None:
     accuracy, rounds = replayed.history.test_accuracy, len(replayed.history.rows)
     tell(f"replayed: test accuracy {_shown(accuracy)} after {rounds} rounds")
     summary = RunFolder(folder).summary()
+    found = {"test_accuracy": accuracy, "rounds": rounds, "distance": replayed.distance}
+    answer({**found, "live": summary})
     if summary is None:
         say("The live run is not finished, so there is nothing to compare with yet.")
     else:

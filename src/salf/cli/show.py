@@ -1,15 +1,20 @@
-"""`salf layers`, `salf data` and `salf bound`: what is told without training."""
+"""`salf methods`, `layers`, `data` and `bound`: what is told without training."""
 
+import inspect
+import sys
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
-from salf.cli.options import AsJson, GivenSettings, option, parse_list, settings_of
+from salf.cli.options import GivenSettings, option, parse_list, settings_of
 from salf.cli.terminal import answer, console, say
 from salf.common.errors import SalfError
+from salf.common.registry import LIMITS
+from salf.methods import METHODS, asks, find
 from salf.runs.config import Config
 from salf.runs.presets import PRESETS
 from salf.runs.settings import PAPER_MODELS
@@ -24,8 +29,44 @@ ModelName = Annotated[
 ]
 
 
+def methods(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="A method, or package.module:Name.")
+    ] = None,
+) -> None:
+    """Show the methods, or one of them: its rule, options, defaults and source."""
+    found = [_method(each) for each in ([name] if name else METHODS)]
+    shown = []
+    for each in found:
+        options = [f"  --option {key}={value}" for key, value in each["options"].items()]
+        ends = [f"  runs {each['runs']}", *options, f"  {each['file']}"] if name else options
+        shown += [f"{each['name']:12} {each['about']}", *[each["rule"]] * bool(name), *ends]
+    answer(found[0] if name else found, *shown)
+
+
+def _method(name: str) -> dict[str, Any]:
+    """A method as it is shown; an option is its default, and then its type and limits."""
+    cls, wants = find(name), asks(name)
+    module, options = sys.modules[cls.__module__], {}
+    for each in fields(cls):
+        choices = " | ".join(map(str, get_args(each.type))) * (get_origin(each.type) is Literal)
+        kind = choices or getattr(each.type, "__name__", str(each.type))
+        limits = (f", {LIMITS[limit][1]} {value}" for limit, value in each.metadata.items())
+        options[each.name] = f"{each.default} ({kind}{''.join(limits)})"
+    options.pop("average", None)  # which is a setting
+    runs = "on a fleet only" if wants.clock else "simulated only" * bool(wants.simulated_only)
+    return {
+        "name": name,
+        "about": (module.__doc__ or "").partition("\n")[0],
+        "rule": inspect.cleandoc(cls.__doc__ or ""),
+        "runs": runs or "simulated and live",
+        "options": options,
+        "file": inspect.getsourcefile(cls),
+    }
+
+
 @settings_of(Config, only=("data", "layers", "batch_size"))
-def layers(settings: dict[str, Any], model: ModelName, as_json: AsJson = False) -> None:
+def layers(settings: dict[str, Any], model: ModelName) -> None:
     """Show the layers of a model, from the input to the output, with their work and size.
 
     A layer is a block: a convolution with its norm, a residual block, a transformer block. Work is
@@ -79,7 +120,7 @@ def layers(settings: dict[str, Any], model: ModelName, as_json: AsJson = False) 
             "Frozen parameters belong to no layer: they are not sent, and cost work in the forward "
             "pass only. The total has those of modules that are frozen as a whole."
         )
-    answer(about, as_json, *told)
+    answer(about, *told)
 
 
 def _cell(value: Any, digits: int = 3) -> str:
@@ -116,10 +157,7 @@ def _modules(network: "nn.Module", layer: "Layer") -> str:
 @settings_of(Config, only=("data_dir",))
 def data(
     settings: GivenSettings,
-    name: Annotated[
-        str, typer.Argument(help="mnist | fashion-mnist | cifar10 | digits | idx:PATH | ...")
-    ],
-    as_json: AsJson = False,
+    name: Annotated[str, typer.Argument(help="mnist | fashion-mnist | cifar10 | digits | ...")],
 ) -> None:
     """Download a data set into the cache, verify it, and print its size and source."""
     from salf.data import load
@@ -137,7 +175,6 @@ def data(
     }
     answer(
         about,
-        as_json,
         f"{found.name}: {len(found.train):,} training and {len(found.test):,} test samples of "
         f"shape {'x'.join(map(str, found.train.shape))}, {found.classes} classes ({found.source})",
     )
@@ -156,7 +193,6 @@ def bound(
     g2: Annotated[float, option("--g2", help="G^2, squared norm of gradients, AS3 (1).")] = 1.0,
     gap: Annotated[float, option("--gap", help="Gamma, the heterogeneity gap (0).")] = 0.0,
     distance2: Annotated[float, option("--distance2", help="|w_1 - w_opt|^2 (1).")] = 1.0,
-    as_json: AsJson = False,
 ) -> None:
     """Print the theorem's constants and bounds, and how they depend on U and L.
 
@@ -193,4 +229,4 @@ def bound(
         values = [federation.users, federation.layers, *values]
         found.append(dict(zip(names, values, strict=True)))
     shown = [{name: _cell(value, 4) for name, value in each.items()} for each in found]
-    answer(found, as_json, Table.of(shown, f"Bounds for round {t}"))
+    answer(found, Table.of(shown, f"Bounds for round {t}"))
