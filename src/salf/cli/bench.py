@@ -1,6 +1,7 @@
 """`salf bench`."""
 
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -114,12 +115,13 @@ def _entrants(chosen: Suite, methods: str | None, settings: GivenSettings) -> li
     if methods == "all":
         return list(chosen.entrants)
     found = [chosen.entrant(name) for name in dict.fromkeys(parse_list(methods))]
+    more = {"given_name": ""} if own else {}
     return [
-        Entrant(
-            each.method,
-            {**each.options, **options},
-            {**each.settings, **settings},
-            "" if own else each.given_name,
+        replace(
+            each,
+            options={**each.options, **options},
+            settings={**each.settings, **settings},
+            **more,
         )
         for each in found
     ]

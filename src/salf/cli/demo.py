@@ -81,8 +81,8 @@ def demo(
         flags = [f"--{key(name)}={value}" for name, value in asked.items()]
         done.append((part.heading, found, ["compare", part.preset, *flags]))
     wrote(*write_together(done, out))
-    found_of = {heading: found.records() for heading, found, _ in done}
-    answer(found_of, f"Open {out / 'report.html'} in a browser.")
+    told = f"Open {out / 'report.html'} in a browser."
+    answer({heading: found.records() for heading, found, _ in done}, told)
     end(*(found for _, found, _ in done))
 
 

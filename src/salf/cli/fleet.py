@@ -1,7 +1,6 @@
 """`salf fleet`: devices with a simulated clock."""
 
 import platform
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -91,8 +90,6 @@ def calibrate(
         salf run mnist-cnn --fleet pi.csv --users 8 --deadline 50ms
     """
     from salf.live.calibrate import ROWS, calibrate
-    from salf.report import names
-    from salf.report.tables import Table
     from salf.worlds.fleet.cost import Cost
     from salf.worlds.fleet.files import write
 
@@ -102,18 +99,10 @@ def calibrate(
     with console.status("timing steps"):
         cost = Cost.of(network, layers, inputs)
         found = calibrate(network, layers, cost, inputs, classes)
-    columns: dict[str, Sequence[str]] = {
-        model: ["forward pass", *names.layers([layer.name for layer in layers])]
-    }
-    for size in (0, -1):
-        for what, times in (("ms", found.measured), ("fitted", found.fitted)):
-            column = f"{found.sizes[size]} rows, {what}"
-            columns[column] = [f"{1e3 * seconds:.3g}" for seconds in times[size]]
     launch, parameter, multiply_add = found.common
-    about = dict(zip(("launch", "parameter", "multiply_add"), found.common, strict=True))
+    about = {"launch": launch, "parameter": parameter, "multiply_add": multiply_add}
     answer(
-        {**about, "jitter": found.jitter, "columns": columns},
-        Table([*columns], [*zip(*columns.values(), strict=True)]),
+        {**about, "jitter": found.jitter, "measured": found.measured, "fitted": found.fitted},
         f"If all layers were alike: {launch:.2g} s per launch, {parameter:.2g} s per parameter, "
         f"{multiply_add:.2g} s per multiply-add. Times vary by {found.jitter:.0%} (sigma).",
     )

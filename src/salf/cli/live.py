@@ -86,10 +86,8 @@ def live(
         except ClusterLost as error:
             if out is None:
                 raise
-            saved = len(rows.read(RunFolder(out).rounds))
-            raise SalfError(
-                f"{error} {saved} rounds are saved. Repeat the command with --resume to continue."
-            ) from None
+            saved = f"{len(rows.read(RunFolder(out).rounds))} rounds are saved. Repeat the command"
+            raise SalfError(f"{error} {saved} with --resume to continue.") from None
     _tell_summary(result.summary)
     answer(result.summary)
     if out is None:

@@ -2,7 +2,6 @@
 
 import inspect
 import sys
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -22,7 +21,7 @@ from salf.runs.settings import PAPER_MODELS
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from salf.core.layers import Layer, Layers
+    from salf.core.layers import Layers
 
 ModelName = Annotated[
     str, typer.Argument(metavar="MODEL", help=f"{' | '.join(PAPER_MODELS)} | package.module:Name")
@@ -88,11 +87,12 @@ def layers(settings: dict[str, Any], model: ModelName) -> None:
     fixed, row = PHONE.seconds(cost)
     milliseconds = 1e3 * (fixed + len(example) * row).sum(axis=0)
     sizes = {n: p.numel() for n, p in network.named_parameters() if not p.requires_grad}
+    kinds = {name: type(module).__name__ for name, module in network.named_modules()}
     about: list[dict[str, Any]] = [
         {
             "layer": index + 1,
             "name": layer.name,
-            "modules": _modules(network, layer),
+            "module": kinds.get(layer.name.partition(" ")[0], ""),
             "parameters": layer.size,
             **({"frozen": sum(sizes[name] for name in layer.frozen)} if sizes else {}),
             "bytes sent": int(cost.bytes[index]),
@@ -102,7 +102,7 @@ def layers(settings: dict[str, Any], model: ModelName) -> None:
         }
         for index, layer in enumerate(found)
     ]
-    summed = [name for name in about[0] if name not in ("layer", "name", "modules")]
+    summed = [name for name in about[0] if name not in ("layer", "name", "module")]
     total = {"layer": "total", **{name: sum(each[name] for each in about) for name in summed}}
     total |= {"frozen": sum(sizes.values())} if sizes else {}
     table = Table.of([{name: _cell(each[name]) for name in each} for each in [*about, total]])
@@ -145,15 +145,6 @@ def named_model(
     return config, network, Layers.of(network, config.given_layers(), example), example, classes
 
 
-def _modules(network: "nn.Module", layer: "Layer") -> str:
-    """The kinds of modules that own a layer's parameters, with how many there are of each."""
-    owners = dict.fromkeys(name.rpartition(".")[0] for name in layer.parameters)
-    kinds = Counter(
-        type(network.get_submodule(owner)).__name__ if owner else "Parameter" for owner in owners
-    )
-    return ", ".join(f"{count} {kind}" if count > 1 else kind for kind, count in kinds.items())
-
-
 @settings_of(Config, only=("data_dir",))
 def data(
     settings: GivenSettings,
@@ -194,7 +185,7 @@ def bound(
     gap: Annotated[float, option("--gap", help="Gamma, the heterogeneity gap (0).")] = 0.0,
     distance2: Annotated[float, option("--distance2", help="|w_1 - w_opt|^2 (1).")] = 1.0,
 ) -> None:
-    """Print the theorem's constants and bounds, and how they depend on U and L.
+    """Print the theorem's constants and bounds.
 
     B is the part of the bound that FedAvg has too; C is what the deadline adds. Bounds are worst
     cases: measured gaps are far smaller.
@@ -206,27 +197,23 @@ def bound(
     from salf.core.server import theorem_rate
     from salf.report.tables import Table
     from salf.theory import Constants, Federation, convergence_bound, variance_bound
-    from salf.theory.bounds import LARGEST
 
     try:
         variances = [float(part) for part in parse_list(sigma2)]
     except ValueError:
         raise SalfError(f"sigma2 must be comma-separated numbers, not {sigma2!r}.") from None
     constants = Constants(rho_c, rho_s, variances, g2, gap)
-    # One value per user says nothing about other numbers of users.
-    sizes = () if len(variances) > 1 else (users // 2, users * 2, users * 10)
-    tried = [(users, layers), *((n, layers) for n in sizes if 1 < n <= LARGEST)]
-    tried += [(users, n) for n in (layers // 2, layers * 2, layers * 4) if 0 < n <= LARGEST]
-    found = []
-    for federation in (Federation(*each) for each in tried):
-        gaps = [
-            convergence_bound(federation, constants, t, distance2, deadline=deadline)
-            for deadline in (True, False)
-        ]
-        values = [constants.B(federation), constants.C(federation)]
-        values += [variance_bound(federation, theorem_rate(rho_c, rho_s)(t), g2), *gaps]
-        names = ("U", "L", "B", "C", "variance of the step", "gap of SALF", "gap of FedAvg")
-        values = [federation.users, federation.layers, *values]
-        found.append(dict(zip(names, values, strict=True)))
-    shown = [{name: _cell(value, 4) for name, value in each.items()} for each in found]
-    answer(found, Table.of(shown, f"Bounds for round {t}"))
+    federation = Federation(users, layers)
+    with_deadline, without = (
+        convergence_bound(federation, constants, t, distance2, deadline=deadline)
+        for deadline in (True, False)
+    )
+    found = {
+        "B": constants.B(federation),
+        "C": constants.C(federation),
+        "variance of the step": variance_bound(federation, theorem_rate(rho_c, rho_s)(t), g2),
+        "gap of SALF": with_deadline,
+        "gap of FedAvg": without,
+    }
+    shown = {name: _cell(value, 4) for name, value in found.items()}
+    answer(found, Table.of([shown], f"Bounds for {users:,} users, {layers:,} layers, round {t:,}"))

@@ -9,7 +9,6 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -33,11 +32,7 @@ IDX_FILES = {name[:-5]: f"{name}-ubyte" for name in _IDX}
 Decoded = tuple[Samples, Samples, NDArray[np.int64] | None]
 
 
-class DataFile(NamedTuple):
-    """The content of a file, unpacked, and its path for errors."""
-
-    path: Path
-    content: NDArray[np.uint8]
+DataFile = tuple[Path, NDArray[np.uint8]]  # a path for errors, and its content, unpacked
 
 
 def _find_idx(folder: Path) -> dict[str, Path]:
@@ -52,7 +47,7 @@ def _find_idx(folder: Path) -> dict[str, Path]:
 
 def _decode_idx(files: Mapping[str, DataFile]) -> Decoded:
     """MNIST and its kin, whose checksums are known: a header with the shape, then the bytes."""
-    images, labels, *held = (_array(files[part].content) for part in IDX_FILES)
+    images, labels, *held = (_array(files[part][1]) for part in IDX_FILES)
     return Samples(images[:, None], labels.long()), Samples(held[0][:, None], held[1].long()), None
 
 
@@ -119,9 +114,9 @@ def _checked(
     recipe: NamedSet, files: Mapping[str, DataFile], origin: str, copies: bool = False
 ) -> DataSet:
     wrong = [
-        file.path
-        for part, file in files.items()
-        if hashlib.new(recipe.algorithm, file.content.data).hexdigest() != recipe.checksums[part]
+        path
+        for part, (path, content) in files.items()
+        if hashlib.new(recipe.algorithm, content.data).hexdigest() != recipe.checksums[part]
     ]
     # If some files are the official ones, the others should be.
     if wrong and not (copies and len(wrong) == len(files)):
@@ -137,7 +132,7 @@ def _read_files(
     """The files of a data set by part, unpacked if their name ends in .gz."""
     if missing := [part for part in parts if part not in paths]:
         raise SalfError(f"{where} is incomplete: it has no file for {', '.join(missing)}.")
-    return {part: DataFile(path, _read(path)) for part, path in paths.items()}
+    return {part: (path, _read(path)) for part, path in paths.items()}
 
 
 def _read(path: Path) -> NDArray[np.uint8]:
@@ -163,8 +158,8 @@ def _fetched(recipe: NamedSet, source: Source, home: Path) -> DataSet:
             if paths := recipe.find(place):
                 files = _read_files(paths, recipe.files, place)
                 found = _checked(recipe, files, source.name)
-                for part, file in files.items():
-                    write_whole(home / recipe.files[part], file.content)
+                for part, (_, content) in files.items():
+                    write_whole(home / recipe.files[part], content)
                 return found
     raise SalfError("it contains none of the files")
 
