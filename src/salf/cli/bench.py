@@ -73,8 +73,6 @@ def bench(
 
         salf bench --suite digits --method mypkg:Mine --option rate=0.5    (in a minute or two)
 
-        salf bench --method salf+equal-time --scenario slow-classes,sessions
-
         salf bench --suite digits --method all    (reproduces all results)
     """
     from salf.bench import results as kept

@@ -54,8 +54,6 @@ def preview(
     Examples:
 
         salf fleet preview mnist-mlp --fleet phones --deadline 60ms --out preview
-
-        salf fleet preview mnist-cnn --fleet pis --batches equal-time
     """
     from salf.report.fleet import write_preview
     from salf.runs.federation import preview_of

@@ -63,12 +63,6 @@ def live(
 
         salf live mnist-cnn --users 8 --deadline 50ms --slow 0.5x8 --out runs/live
 
-        salf live mnist-cnn --users 4 --deadline 2s --backend flower
-
-        salf live digits-mlp --deadline 50ms --method mymethods:Halves    (no download)
-
-        salf page runs/live      (make the page, even during the run)
-
         salf replay runs/live    (replay the recorded depths in the simulator)
     """
     from salf.core import rows
@@ -181,10 +175,6 @@ def page(folder: Folder) -> None:
 
     The page is FOLDER/live.html, one file that needs no network. `salf live --out` writes it at the
     end of a run. During a run, or after one that was interrupted, it shows the rounds so far.
-
-    Example:
-
-        salf page runs/live
     """
     from salf.report.live import write_live_page
 
@@ -199,12 +189,7 @@ def replay(
         bool, option("--trust", help="Run code that the folder's config names by import path.")
     ] = False,
 ) -> None:
-    """Replay the recorded depths of a live run in the simulator, and compare the two models.
-
-    Example:
-
-        salf replay runs/live
-    """
+    """Replay the recorded depths of a live run in the simulator, and compare the two models."""
     from salf.live.replays import recorded
     from salf.live.replays import replay as replayed_from
     from salf.runs.folder import RunFolder

@@ -76,8 +76,6 @@ def run(
 
         salf run runs/mine/config.toml    (the same numbers again, bit for bit)
 
-        salf run --data digits --method mymethods:Halves    (a method of your own)
-
         salf run mnist-mlp --fleet phones --deadline 60ms --seconds 30    (a simulated clock)
     """
     from salf.report import names
@@ -154,10 +152,6 @@ def compare(
     Examples:
 
         salf compare mnist-mlp --methods fedavg,drop,salf --stragglers 0.3,0.9 --seeds 3
-
-        salf compare mnist-cnn --split iid,dirichlet:0.1 --average reached,all --out cmp
-
-        salf compare digits-mlp --methods salf,fedprox --lr 0.03,0.1,0.3 --option mu=0.01,0.1
 
         salf compare mnist-mlp --fleet phones --deadline 60ms --seconds 30 \\
             --batches equal,equal-time --out phones    (accuracy over simulated seconds)

@@ -74,8 +74,6 @@ def layers(settings: dict[str, Any], model: ModelName) -> None:
 
     Examples:
 
-        salf layers cnn --data mnist
-
         salf layers mynets:Net --data digits --layers stem+norm,body,head
     """
     from salf.report.tables import Table
@@ -189,10 +187,6 @@ def bound(
 
     B is the part of the bound that FedAvg has too; C is what the deadline adds. Bounds are worst
     cases: measured gaps are far smaller.
-
-    Example:
-
-        salf bound --users 30 --layers 9 --round 1000 --rho-c 0.1 --rho-s 4 --g2 10
     """
     from salf.core.server import theorem_rate
     from salf.report.tables import Table
