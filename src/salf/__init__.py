@@ -5,7 +5,7 @@ The paper's method and those it is compared with (`salf.methods`), a simulator t
 and `salf.core.deadline` for deadlines on real devices).
 """
 
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -67,10 +67,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        try:
-            return metadata.version("salf")
-        except metadata.PackageNotFoundError:  # a source tree that is not installed
-            return "0+unknown"
+        return import_module("salf.common").version()
     if name not in _HOME_OF:
         raise AttributeError(f"module 'salf' has no attribute {name!r}")
     return getattr(import_module(_HOME_OF[name]), name)

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-import salf
 from salf.cli import bench, demo, fleet, live, runs, show
 from salf.cli.options import option
 from salf.cli.terminal import INTERRUPTED, as_options, say, tell
+from salf.common import version as installed
 from salf.common.errors import SalfError
 from salf.common.process import TERMINATED, sigterm_as_exit
 
@@ -32,7 +32,7 @@ def common(
 ) -> None:
     """Print the version, if that is all."""
     if version:
-        tell(f"salf {salf.__version__}")
+        tell(f"salf {installed()}")
         raise typer.Exit
 
 
