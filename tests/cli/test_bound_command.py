@@ -25,7 +25,7 @@ def bound(monkeypatch, capsys):
         (["--layers", "1" + "0" * 20], "at most 1e9"),
         (["--round", "1" + "0" * 400], "the round t must be from 1"),
         (["--g2", "nan"], "G^2 must be finite and not negative, not nan"),
-        (["--sigma2", "1,inf"], "sigma^2 must be finite and not negative, not inf"),
+        (["--sigma2", "inf"], "sigma^2 must be finite and not negative, not inf"),
         (["--rho-c", "nan"], "0 < rho_c <= rho_s, not nan"),
     ],
 )

@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -10,6 +11,7 @@ import typer
 from salf.cli import bench, demo, doctor, fleet, live, runs, show
 from salf.cli.options import Answering, option, show_all
 from salf.cli.terminal import INTERRUPTED, as_options, results, say, tell
+from salf.common import version as installed
 from salf.common.errors import SalfError
 from salf.common.process import TERMINATED, sigterm_as_exit
 
@@ -26,21 +28,17 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import version
-
-        tell(f"salf {version('salf')}")
+        tell(f"salf {installed()}")
         raise typer.Exit
+
+
+_eager = partial(option, is_eager=True)
 
 
 @app.callback()
 def common(
-    version: Annotated[
-        bool, option("--version", help="Print the version.", is_eager=True, callback=_version)
-    ] = False,
-    help_all: Annotated[
-        bool,
-        option("--help-all", help="Show all commands.", is_eager=True, callback=show_all),
-    ] = False,
+    version: Annotated[bool, _eager("--version", help="Show it.", callback=_version)] = False,
+    help_all: Annotated[bool, _eager("--help-all", help="Show more.", callback=show_all)] = False,
 ) -> None:
     """Options of the program itself."""
 
@@ -56,15 +54,14 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     show.layers,
     show.data,
     doctor.doctor,
-)
-MORE: tuple[Callable[..., None], ...] = (
     live.join,
     live.page,
     live.replay,
     show.bound,
-)  # by --help-all
-for each in (*COMMANDS, *MORE):
-    app.command(hidden=each in MORE, cls=Answering)(each)
+)
+RARE = ("join", "page", "replay", "bound")  # which --help-all shows
+for each in COMMANDS:
+    app.command(hidden=each.__name__ in RARE, cls=Answering)(each)
 app.add_typer(fleet.app, name="fleet")
 
 # Typer has its own copy of click, or uses click itself; either way these are the common ancestors.

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 
 from salf.cli.terminal import answer
+from salf.common import version as installed
 
 Check = tuple[str, str, str, str]  # a part, a name, what was found, and what to do about it
 
@@ -37,7 +38,7 @@ def _machine() -> Iterator[Check]:
 
 def _packages() -> Iterator[Check]:
     """What salf needs, then what its extras bring."""
-    yield "package", "salf", version("salf"), ""
+    yield "package", "salf", installed(), ""
     for needed in requires("salf") or []:
         name, extra = re.split(r"[^\w.-]", needed)[0], re.search(r"extra == .(\w+)", needed)
         if name == "salf" or (extra and extra[1] == "dev"):

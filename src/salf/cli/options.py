@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import typer
 from typer.core import TyperCommand, TyperOption
 
-from salf.cli.terminal import json_only, say
+from salf.cli.terminal import results, say
 from salf.common.errors import SalfError
 from salf.runs.config import Config
 from salf.runs.presets import PRESETS
@@ -84,6 +84,10 @@ def show_all(context: typer.Context, asked: bool) -> None:
         raise typer.Exit
 
 
+def _quieten(_: object, asked: bool) -> None:
+    results.quiet = asked
+
+
 class Answering(TyperCommand):
     """A command with --json, and with --help-all if it has many options."""
 
@@ -93,7 +97,7 @@ class Answering(TyperCommand):
         rare = rare if len(self.params) > MANY else []
         for each in rare:
             vars(each)["hidden"] = True
-        self._flag("--json", "Print the result as JSON, and nothing else.", json_only)
+        self._flag("--json", "Print the result as JSON, and nothing else.", _quieten)
         if rare:
             self._flag("--help-all", f"Show {len(rare)} more options.", show_all)
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
-from salf.cli.options import GivenSettings, option, parse_list, settings_of
+from salf.cli.options import GivenSettings, option, settings_of
 from salf.cli.terminal import answer, console, say
-from salf.common.errors import SalfError
 from salf.common.registry import LIMITS
 from salf.methods import METHODS, asks, find
 from salf.runs.config import Config
@@ -176,9 +175,8 @@ def bound(
     rho_c: Annotated[float, option("--rho-c", help="Strong convexity, AS1 (1).")] = 1.0,
     rho_s: Annotated[float, option("--rho-s", help="Smoothness, AS1 (1).")] = 1.0,
     sigma2: Annotated[
-        str,
-        option("--sigma2", help="Variance of stochastic gradients, AS2: one, or one per user (1)."),
-    ] = "1",
+        float, option("--sigma2", help="Variance of stochastic gradients, AS2 (1).")
+    ] = 1.0,
     g2: Annotated[float, option("--g2", help="G^2, squared norm of gradients, AS3 (1).")] = 1.0,
     gap: Annotated[float, option("--gap", help="Gamma, the heterogeneity gap (0).")] = 0.0,
     distance2: Annotated[float, option("--distance2", help="|w_1 - w_opt|^2 (1).")] = 1.0,
@@ -192,11 +190,7 @@ def bound(
     from salf.report.tables import Table
     from salf.theory import Constants, Federation, convergence_bound, variance_bound
 
-    try:
-        variances = [float(part) for part in parse_list(sigma2)]
-    except ValueError:
-        raise SalfError(f"sigma2 must be comma-separated numbers, not {sigma2!r}.") from None
-    constants = Constants(rho_c, rho_s, variances, g2, gap)
+    constants = Constants(rho_c, rho_s, [sigma2], g2, gap)
     federation = Federation(users, layers)
     with_deadline, without = (
         convergence_bound(federation, constants, t, distance2, deadline=deadline)

@@ -19,7 +19,7 @@ from salf.runs.config import Config
 from salf.runs.live_config import LiveConfig
 from salf.runs.settings import key, names_of
 
-results = Console()
+results = Console()  # quiet with --json, which prints the answer alone
 INTERRUPTED = 130  # the exit code of a program stopped by Ctrl-C
 
 
@@ -44,11 +44,6 @@ def wrote(*paths: Path | str) -> None:
     """Files that a command wrote."""
     for path in paths:
         (say if results.quiet else tell)(f"wrote {path}")
-
-
-def json_only(_: object, asked: bool) -> None:
-    """From now on, what is told is not printed, only the answer as JSON."""
-    results.quiet = asked
 
 
 def _plain(found: Any) -> Any:
