@@ -19,7 +19,7 @@ from salf.data.named import RECIPES
     [
         ("minst", "Did you mean 'mnist'?"),
         ("cifar-10", "Did you mean 'cifar10'?"),
-        ("", "Allowed: cifar10, digits, fashion-mnist, folder:PATH, mnist"),
+        ("", "Allowed: cifar10, csv:PATH, digits, fashion-mnist, folder:PATH, idx:PATH, leaf:PATH"),
         ("folder:", "unknown data set 'folder:'"),
         ("synthetic:", "unknown data set 'synthetic:'"),
         ("mnist:3", "unknown data set 'mnist:3'"),
@@ -42,8 +42,9 @@ def test_a_data_folder_that_does_not_exist_is_an_error(tmp_path):
 def test_an_example_of_a_data_set_that_is_fetched_needs_no_fetching(spec, monkeypatch):
     monkeypatch.setattr(loading, "load_named", None)  # which would be called
     inputs, classes = example(spec, 3)
-    assert inputs.shape == ((3, 3, 32, 32) if spec == "cifar10" else (3, 1, 28, 28))
-    assert classes == 10
+    assert inputs.shape == (3, *RECIPES[spec].shape)
+    assert inputs.is_floating_point() == (spec != "shakespeare")
+    assert classes == (96 if spec == "shakespeare" else 10)
 
 
 def test_an_example_of_other_data_is_their_first_rows():

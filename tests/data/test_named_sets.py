@@ -12,7 +12,7 @@ import pytest
 
 from salf.common.errors import SalfError
 from salf.data import load, loading, named
-from salf.data.named import ARCHIVE, BATCHES, RECIPES
+from salf.data.named import BATCHES, RECIPES
 from salf.data.sources import Source
 
 IMAGES = "train-images-idx3-ubyte"
@@ -232,7 +232,7 @@ def test_other_batches_are_used_in_place_and_called_so(tmp_path, batches, place,
 
 def test_an_archive_is_verified_and_kept_and_damage_is_repaired(tmp_path, batches, sell):
     files = {f"{FOLDER}/{name}": b for name, b in batches.items()}
-    shop = Shop("the web", {ARCHIVE: pack(files | {"readme.html": b"hello"})})
+    shop = Shop("the web", {"cifar-10-binary.tar.gz": pack(files | {"readme.html": b"hello"})})
     sell(batches, shop, name="cifar10")
     first = cifar(tmp_path)
     assert first.source == "the web, sha1 verified"

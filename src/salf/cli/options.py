@@ -17,8 +17,10 @@ from salf.common.errors import SalfError
 from salf.runs.config import Config
 from salf.runs.presets import PRESETS
 from salf.runs.settings import (
+    HELP,
     Settings,
     key,
+    names_of,
     refuse_deadline,
 )
 
@@ -70,8 +72,7 @@ Options = Annotated[
     ),
 ]
 
-_HELP = {each.name: each.metadata.get("help", "") for each in fields(Config)}
-DataDir = Annotated[str | None, option("--data-dir", help=_HELP["data_dir"])]
+DataDir = Annotated[str | None, option("--data-dir", help=HELP["data_dir"])]
 
 
 def show_all(context: typer.Context, asked: bool) -> None:
@@ -139,13 +140,13 @@ def settings_of(
                     (list[str] if several else _typed(hints[each.name], each.metadata)) | None,
                     option(
                         f"--{key(each.name)}",
-                        help=each.metadata["help"],
+                        help=HELP[each.name],
                         rich_help_panel=_panel(kind, each.name),
                     ),
                 ],
             )
             for each in fields(kind)
-            if "help" in each.metadata and (not only or each.name in only)
+            if each.name in HELP and (not only or each.name in only)
             if each.name not in without
         }
         if not only or "options" in only:
@@ -175,7 +176,7 @@ def settings_of(
 
 
 def _panel(kind: type[Any], name: str) -> str | None:
-    if name in _HELP:
+    if name in names_of(Config):
         return "Settings"
     return "Live settings" if issubclass(kind, Settings) else None
 

@@ -2,6 +2,7 @@
 
 from salf.data.loading import example, load, synthetic
 from salf.data.samples import DataSet, Samples, from_tensors
+from salf.data.tables import from_columns
 from salf.data.users_data import (
     OwnData,
     Partition,
@@ -10,6 +11,7 @@ from salf.data.users_data import (
     are_of_users,
     given,
     holdout,
+    natural,
     of_users,
     some,
     split,
@@ -17,5 +19,6 @@ from salf.data.users_data import (
 
 __all__ = [
     "DataSet", "OwnData", "Partition", "Partitioned", "Samples", "UsersData", "are_of_users",
-    "example", "from_tensors", "given", "holdout", "load", "of_users", "some", "split", "synthetic",
+    "example", "from_columns", "from_tensors", "given", "holdout", "load", "natural", "of_users",
+    "some", "split", "synthetic",
 ]  # fmt: skip

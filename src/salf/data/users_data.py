@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from salf.common.errors import SalfError, unknown
 from salf.core.draws import Keyed, Purpose, distinct
 from salf.core.inputs import cat
-from salf.data.samples import Samples, is_data_set, is_pair, items_of, samples_of
+from salf.data.samples import DataSet, Samples, is_data_set, is_pair, items_of, samples_of
 
 Index = NDArray[np.int64]
 
@@ -289,8 +289,21 @@ def split(spec: str, labels: Tensor, users: int, rng: np.random.Generator) -> Pa
         pieces = int(_number(spec, value, "shards:2", whole=True))
         parts = _shards(_classes(spec, labels), users, pieces, rng)
     else:
-        raise unknown("split", spec, ["iid", "dirichlet:ALPHA", "shards:K", "shared:K"])
+        raise unknown("split", spec, ["iid", "dirichlet:ALPHA", "shards:K", "shared:K", "natural"])
     return Partition.of([np.sort(part) for part in parts])
+
+
+def natural(data: DataSet, kept: Index, users: int, rng: np.random.Generator) -> Partition:
+    """`users` of the data's own users, drawn at random, with their samples among those `kept`."""
+    if data.owners is None:
+        raise SalfError(f"{data.name} has no users of its own: choose another split than natural.")
+    own = data.owners[kept]
+    held = np.bincount(own)
+    some = np.flatnonzero(held)
+    if users > len(some):
+        raise SalfError(f"{data.name} has {len(some)} users: set users={len(some)} or fewer.")
+    of_each = np.split(np.argsort(own, kind="stable"), np.cumsum(held)[:-1])
+    return Partition.of([of_each[user] for user in np.sort(rng.choice(some, users, False))])
 
 
 def given(indices: Sequence[Sequence[int]], samples: int) -> Partition:

@@ -20,7 +20,7 @@ from salf.core.inputs import takes_several
 from salf.core.layers import Layers, Prefixes
 from salf.core.narrow import narrowed
 from salf.core.server import Schedule, schedule
-from salf.data import DataSet, Partitioned, Samples, UsersData, holdout, load, some, split
+from salf.data import DataSet, Partitioned, Samples, UsersData, holdout, load, natural, some, split
 from salf.data import given as by_indices
 from salf.data.loading import FROM_PATH, cache_folder
 from salf.data.named import RECIPES
@@ -136,6 +136,8 @@ def _divided(config: Settings, data: DataSet) -> tuple[Index, Index, Any]:
     """The samples kept for training, those held out, and which of the former each user has."""
     rng = np.random.default_rng([config.seed, 0])  # rounds are numbered from 1
     kept, held = holdout(len(data.train), config.validation, rng)
+    if config.split == "natural":
+        return kept, held, natural(data, kept, config.users, rng)
     return kept, held, split(config.split, data.train.labels[kept], config.users, rng)
 
 

@@ -128,6 +128,8 @@ def federation(
         found, users = _data_of(data, test, named)
         tested, named["data"] = isinstance(data, DataSet) or test is not None, found.name
         given = Given(None, model, found, users, tested=tested, loss=loss, metrics=metrics or {})
+        if named.get("split") == "natural" and found.owners is not None:
+            named.setdefault("users", int(found.owners.max()) + 1)
     elif model is not None and "data" not in named:
         raise SalfError("a model of your own needs data: pass data=(inputs, labels).")
     else:

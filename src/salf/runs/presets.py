@@ -2,7 +2,8 @@
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, fields, replace
+from dataclasses import MISSING, fields
+from importlib import resources
 from pathlib import Path
 
 from salf.common.errors import SalfError, unknown
@@ -10,25 +11,8 @@ from salf.runs.config import Config
 from salf.runs.live_config import LiveConfig
 from salf.runs.settings import check_names, key, names_of, read_fields
 
-_CIFAR = Config(data="cifar10", model="vgg11", rounds=1500, lr=0.05, validation=0.2, eval_every=50)
-# The paper's settings, and those of the data set that is part of the package.
-PRESETS: Mapping[str, Config] = {
-    "mnist-mlp": Config(data="mnist", model="mlp", rounds=250, lr=0.05),
-    "mnist-cnn": Config(data="mnist", model="cnn", rounds=150, lr=0.1),
-    **{f"cifar-vgg{n}": replace(_CIFAR, model=f"vgg{n}") for n in (11, 13, 16, 19)},
-    # Not the paper's. FedAvg's held-out accuracy is best at this rate, of 0.02 to 0.8.
-    "digits-mlp": Config(data="digits", model="mlp", rounds=250, lr=0.3),
-    # Not the paper's. Slow users hold classes that nobody else has (docs/fleets.md).
-    "slow-classes": Config(
-        data="mnist",
-        model="mlp",
-        split="shards:1",
-        fleet="slow-classes",
-        deadline=2.0,
-        rounds=400,
-        lr=0.05,
-    ),
-}
+_TABLES = tomllib.loads(resources.files("salf.runs").joinpath("presets.toml").read_text("utf-8"))
+PRESETS: Mapping[str, Config] = {name: Config(**table) for name, table in _TABLES.items()}
 
 
 def load_config(source: str, *, look: bool = False) -> Config | LiveConfig:
