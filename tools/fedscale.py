@@ -1,4 +1,4 @@
-"""FedScale's two files as files of salf: clients' speeds and links, and when they are available.
+"""FedScale's two files as files of salf: its clients' speeds and links, and when they are available.
 
     python tools/fedscale.py FOLDER OUT [--seconds 604800]
 
