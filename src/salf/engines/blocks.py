@@ -18,7 +18,7 @@ from salf.core.inputs import cat
 from salf.core.layers import Layers, backward_to
 from salf.engines.base import Engine, Network, Rows, Weights
 from salf.engines.dropout import DROPOUT
-from salf.engines.kernels import STOOD_IN_FOR, HalvingMaxPool, UserBatchNorm, stand_in
+from salf.engines.kernels import STOOD_IN_FOR, UserBatchNorm, stand_in
 from salf.engines.losses import Loss, RowLoss, cross_entropy, total_and_objective
 from salf.methods import Group
 
@@ -37,11 +37,8 @@ def faster(module: nn.Module) -> nn.Module:
 Place = tuple[dict[str, nn.Module | None], str, nn.Module, nn.Module]
 
 
-def stand_ins_inside(modules: Iterable[nn.Module], exact: bool = False) -> Iterator[Place]:
-    """(the children of a module, a child's name, the child, what stands in for it).
-
-    With `exact`, only what computes the same bits, for one user as for many.
-    """
+def stand_ins_inside(modules: Iterable[nn.Module]) -> Iterator[Place]:
+    """(the children of a module, a child's name, the child, what stands in for it)."""
     others: dict[int, nn.Module] = {}  # one for every module, however many places it has
     for parent in (parent for outer in modules for parent in outer.modules()):
         if isinstance(parent, torch.jit.ScriptModule):  # its children cannot be replaced
@@ -49,7 +46,7 @@ def stand_ins_inside(modules: Iterable[nn.Module], exact: bool = False) -> Itera
         for name, child in parent._modules.items():
             if child is not None:
                 other = others.setdefault(id(child), faster(child))
-                if isinstance(other, HalvingMaxPool) or not (exact or other is child):
+                if other is not child:
                     yield parent._modules, name, child, other
 
 

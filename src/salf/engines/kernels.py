@@ -4,11 +4,13 @@ Values and gradients are those of the modules they stand in for, bit for bit; th
 thin convolution are to rounding.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.utils import _pair
 
 from salf.common.errors import SalfError
 from salf.core.narrow import BATCH_NORMS
@@ -28,25 +30,28 @@ def stand_in(module: nn.Module) -> nn.Module:
     """The module to run in place of one of these on the rows of many users; it may be itself."""
     if type(module) in BATCH_NORMS:
         return UserBatchNorm(module)  # type: ignore[arg-type]
-    if type(module) is nn.MaxPool2d and _halves(module):
-        return HalvingMaxPool(module)
+    if type(module) is nn.MaxPool2d and not module.return_indices:
+        sizes = module.kernel_size, module.stride, module.padding, module.dilation
+        if halves(*sizes, module.ceil_mode):
+            return HalvingMaxPool(module)
     if type(module) is nn.Conv2d and _is_thin(module):
         return ThinConvolution(module)
     return module
 
 
-def _halves(pool: nn.MaxPool2d) -> bool:
-    sizes = pool.kernel_size, pool.stride, pool.padding, pool.dilation
-    pairs = [(size, size) if isinstance(size, int) else tuple(size) for size in sizes]
-    return pairs == [(2, 2), (2, 2), (0, 0), (1, 1)] and not (pool.ceil_mode or pool.return_indices)
+def halves(kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool) -> bool:
+    """Whether a pooling of these sizes halves height and width."""
+    pairs = [_pair(size) for size in (kernel_size, stride, padding, dilation)]
+    return not ceil_mode and pairs == [(2, 2), (2, 2), (0, 0), (1, 1)]
 
 
 def _is_thin(convolution: nn.Conv2d) -> bool:
-    plain = convolution.stride == (1, 1) and convolution.groups == 1
-    if not plain or convolution.padding_mode != "zeros" or isinstance(convolution.padding, str):
+    if convolution.padding_mode != "zeros" or isinstance(convolution.padding, str):
         return False
-    thin = convolution.out_channels <= MOST_THIN and convolution.weight.is_floating_point()
-    return thin and min(_full_padding(convolution)) >= 0
+    stride, padding, dilation = convolution.stride, convolution.padding, convolution.dilation
+    return (
+        thin_padding(convolution.weight, stride, padding, dilation, convolution.groups) is not None
+    )
 
 
 class StandIn(nn.Module):
@@ -76,8 +81,12 @@ class HalvingMaxPool(StandIn):
         """Halve height and width."""
         if self.hooked or inputs.numel() < LEAST_POOLED:
             return self.own(inputs)  # type: ignore[no-any-return]
-        outputs: Tensor = _HalvingMaxPool.apply(inputs)  # type: ignore[no-untyped-call]
-        return outputs
+        return halved(inputs)
+
+
+def halved(inputs: Tensor) -> Tensor:
+    """The largest of each two by two."""
+    return _HalvingMaxPool.apply(inputs)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _HalvingMaxPool(torch.autograd.Function):
@@ -128,17 +137,23 @@ class ThinConvolution(StandIn):
         if not slow or self.hooked or torch.is_autocast_enabled("cpu"):
             return own(inputs)  # type: ignore[no-any-return]
         assert isinstance(own, nn.Conv2d)
+        settings = own.stride, own.padding, own.dilation, own.groups
+        padding = thin_padding(own.weight, *settings)
         outputs: Tensor = _InputGradient.apply(  # type: ignore[no-untyped-call]
-            own(inputs.detach()), inputs, own.weight, _full_padding(own), own.dilation
+            own(inputs.detach()), inputs, own.weight, padding, own.dilation
         )
         return outputs
 
 
-def _full_padding(convolution: nn.Conv2d) -> list[int]:
-    """What the signal is padded by, so that its convolution is as large as the inputs."""
-    assert not isinstance(convolution.padding, str)
-    sizes = zip(convolution.dilation, convolution.kernel_size, convolution.padding, strict=True)
-    return [dilation * (size - 1) - padding for dilation, size, padding in sizes]
+def thin_padding(
+    weight: Tensor, stride: Any, padding: Any, dilation: Any, groups: int
+) -> list[int] | None:
+    """What a thin convolution's signal is padded by, so that it is as large as the inputs."""
+    if len(weight) > MOST_THIN or tuple(stride) != (1, 1) or groups > 1:
+        return None
+    sizes = zip(dilation, weight.shape[2:], padding, strict=True)
+    full = [step * (size - 1) - before for step, size, before in sizes]
+    return full if min(full) >= 0 and weight.is_floating_point() else None
 
 
 class _InputGradient(torch.autograd.Function):
@@ -161,9 +176,13 @@ class _InputGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *signals: Tensor) -> tuple[Tensor | None, ...]:
         (signal,), (weight,) = signals, ctx.saved_tensors
-        turned = weight.flip(2, 3).transpose(0, 1)
-        below = F.conv2d(signal, turned, padding=ctx.padding, dilation=ctx.dilation)
-        return signal, below, None, None, None
+        return signal, turned(signal, weight, ctx.padding, ctx.dilation), None, None, None
+
+
+def turned(signal: Tensor, weight: Tensor, padding: Sequence[int], dilation: Any) -> Tensor:
+    """The gradient of a convolution's inputs, as a convolution of the signal."""
+    kernels = weight.flip(2, 3).transpose(0, 1)
+    return F.conv2d(signal, kernels, padding=padding, dilation=dilation)
 
 
 class UserBatchNorm(nn.Module):
