@@ -12,8 +12,7 @@ from torch import Tensor
 
 from salf.cluster.objects import Unpacker, packed
 from salf.common.errors import SalfError, in_one_line, portable
-from salf.core.arrivals import Ints
-from salf.engines.base import Engine, Network, RowsOf
+from salf.engines.base import Engine, Network
 from salf.engines.spread import TRIES, Computed, Crew, Piece, computed
 
 SHARES = 4  # in which a node's core gets its pieces of a round
@@ -28,8 +27,13 @@ class NodeCrew(Crew):
     comes back, and pieces are added in their order, so that results are those of one machine.
     """
 
-    def __init__(self, engine: Engine, rows_of: RowsOf, cores: int) -> None:
-        super().__init__(engine, rows_of)
+    def __init__(self, engine: Engine, cores: int) -> None:
+        if engine.device.type != "cpu":
+            raise SalfError(
+                f"the users of a round are shared among processors, not with {engine.device}: set "
+                "device to cpu, or leave out the cluster."
+            )
+        super().__init__(engine)
         self._cores = cores
         self._seats: list[Any] = []
         self._known: dict[int, tuple[Any, Any]] = {}  # keeps what seats are made of in Ray's store
@@ -47,9 +51,8 @@ class NodeCrew(Crew):
         self._seats = []
 
     def _sit_down(self, engine: Engine) -> None:
-        made = packed(
-            (type(engine), engine.model, engine.layers, engine.loss, self.rows_of), self._known
-        )
+        parts = type(engine), engine.model, engine.layers, engine.loss, engine.rows_of
+        made = packed(parts, self._known)
         actor: Any = ray.remote
         start = actor(num_cpus=1, scheduling_strategy="SPREAD")(Seat).remote
         self._seats = [start(*made) for _ in range(self._cores)]

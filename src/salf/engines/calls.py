@@ -111,7 +111,7 @@ def _convolution(
         if isinstance(padding, str):
             return None
         settings = *(_pair(each) for each in (stride, padding, dilation)), groups
-        each = partial(_EachConvolution.apply, settings)  # type: ignore[no-untyped-call]
+        each = partial(_EachConvolution.apply, settings)
         return _Mapped.apply(each, inputs, weight, bias)  # type: ignore[no-any-return, no-untyped-call]
     if not last or inputs.dim() != 4 or not _suits(inputs, weight):
         return None
@@ -153,7 +153,8 @@ class _EachConvolution(torch.autograd.Function):
         ctx.settings = settings
         if weight.stride(0) == 0:  # all users have the same: the first local step
             own = weight[0], None if bias is None else bias[0]
-            return F.conv2d(inputs.flatten(0, 1), *own, *settings).unflatten(0, inputs.shape[:2])
+            outputs = F.conv2d(inputs.flatten(0, 1), *own, *settings)
+            return outputs.view(*inputs.shape[:2], *outputs.shape[1:])
         each = zip(inputs, weight, repeat(None) if bias is None else bias, strict=False)
         return torch.stack([F.conv2d(*one, *settings) for one in each])
 
@@ -199,7 +200,8 @@ def _pooling(
 
 
 def _halved_each(inputs: Tensor) -> Tensor:
-    return halved(inputs.flatten(0, 1)).unflatten(0, inputs.shape[:2])
+    outputs = halved(inputs.flatten(0, 1))
+    return outputs.view(*inputs.shape[:2], *outputs.shape[1:])
 
 
 class _ChannelsLastPool(torch.autograd.Function):

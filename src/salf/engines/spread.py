@@ -282,20 +282,19 @@ def _work(
                 continue
             try:
                 found = computed(engine, network, news)
-                shapes = slots[news.slot].fill(found.values)
-                pipe.send((news.place, shapes, found.reached, found.loss))
+                done = slots[news.slot].fill(found.values), found.reached, found.loss
+                pipe.send((news.place, *done))
             except Exception as error:  # whatever somebody else's code raises
                 pipe.send((news.place, portable(error)))
     except (EOFError, ConnectionError):
         return
 
 
-def computed(
-    engine: Engine, network: Network, piece: Piece, rows: Rows | None = None
-) -> Computed:
+def computed(engine: Engine, network: Network, piece: Piece, rows: Rows | None = None) -> Computed:
     """Compute a piece in this process."""
     if rows is None:
-        assert engine.rows_of is not None and network.draws is not None
+        assert engine.rows_of is not None
+        assert network.draws is not None
         rows = engine.rows_of(network.draws, piece.group.users)
     network = replace(network, own=piece.own.__getitem__)
     adding = _Adding(engine.layers, engine.weights, piece.alone)

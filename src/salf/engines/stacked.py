@@ -25,7 +25,7 @@ from salf.engines.base import Engine, Network, Rows, Weights
 from salf.engines.blocks import saved_bytes
 from salf.engines.calls import FasterCalls
 from salf.engines.dropout import Dropout
-from salf.engines.losses import Loss, cross_entropy, user_losses
+from salf.engines.losses import Loss, cross_entropy, user_losses, value_of
 from salf.engines.mixing import same
 from salf.methods import Group
 
@@ -48,7 +48,7 @@ def obstacle(model: nn.Module, example: Tensor | None) -> str | None:
     convolutions = [each for each in model.named_modules() if isinstance(each[1], CONVOLUTIONS)]
     for name, module in convolutions:  # vmap makes it a grouped one, which is slower
         if type(module) is not nn.Conv2d or isinstance(module.padding, str):
-            return f"local steps of {type(module).__name__} ({name}) are not faster together"
+            return f"local steps of convolutions ({name}) are not faster together"
     weights = {n: p.detach() for n, p in model.named_parameters()}
     draws, users = Keyed(0, 1), np.arange(2)
     try:
@@ -178,7 +178,7 @@ class StackedEngine(Engine):
             active, going_on = int((steps >= step).sum()), int((steps > step).sum())
             stack = self.stack(own, active) if step == 1 else own
             gradients, losses = self._gradients(users[:active], step, network, stack, rows)
-            total += float((losses / losses.new_tensor(steps[:active])).sum())
+            total += value_of((losses / losses.new_tensor(steps[:active])).sum())
             changed = self._by_rule(users[:active], step, gradients, sums, network)
             for name, gradient in changed.items():
                 part = gradient[:going_on]

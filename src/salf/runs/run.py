@@ -17,7 +17,7 @@ from torch import nn
 from salf.common import Report, process
 from salf.common.errors import NoRoundInTime, SalfError, TrainingDiverged
 from salf.core.rows import Row, from_table, read_checkpoint, to_table, unreadable, write_checkpoint
-from salf.engines.base import Engine, RowsOf
+from salf.engines.base import Engine
 from salf.engines.spread import Crew
 from salf.runs.config import Config
 from salf.runs.federation import Given, from_config
@@ -46,7 +46,7 @@ class Result:
 class CrewMaker(Protocol):
     """What can make a crew for an engine: a cluster."""
 
-    def crew(self, engine: Engine, rows_of: RowsOf) -> Crew: ...
+    def crew(self, engine: Engine) -> Crew: ...
 
 
 def run(
@@ -82,13 +82,14 @@ def run(
         torch.set_num_threads(config.threads)
         training = from_config(config, given, report)
         engine = training.simulation.engine
-        if workers and engine.rows_of is None and report is not None:
-            report(f"One process is used: engine {engine.name!r} was asked for.")
+        alone = f"engine {engine.name!r}" if engine.rows_of is None else f"device {config.device!r}"
+        if workers and report and (engine.rows_of is None or engine.device.type != "cpu"):
+            report(f"One process is used: {alone} was asked for.")
         with ExitStack() as stack:
             if isinstance(workers, int):
                 engine.workers = workers
             elif engine.rows_of is not None:
-                engine.crew = workers.crew(engine, engine.rows_of)
+                engine.crew = workers.crew(engine)
                 stack.callback(engine.crew.end)
             return _train(config, training, folder, checkpoint_every, on_round, keep_interrupted)
 
