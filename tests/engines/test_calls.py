@@ -1,13 +1,18 @@
 """Calls that a user's own pass computes faster: to rounding what PyTorch's own compute."""
 
+import copy
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from salf.core.layers import Layers
-from salf.engines import LoopEngine, StackedEngine, calls, engine
+from salf.engines import LoopEngine, StackedEngine, calls, engine, kernels
 from salf.engines.calls import FasterCalls
+from salf.engines.kernels import turned
 
 
 class Viewing(nn.Module):
@@ -49,7 +54,8 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_values_and_gradients_are_those_of_pytorch_to_rounding(name, monkeypatch):
     monkeypatch.setattr(calls, "LEAST_POOLED", 0)
-    monkeypatch.setattr(calls, "LEAST_WEIGHTS", 0)
+    monkeypatch.setattr(calls, "LEAST_MULTIPLIED", 0)
+    monkeypatch.setattr(calls, "LEAST_LAST", 6)
     torch.manual_seed(0)
     model = MODELS[name]()
     inputs = torch.randn(6, 3, 16, 16, requires_grad=True)
@@ -67,7 +73,8 @@ def test_linear_layers_go_to_onednn_and_can_be_differentiated_twice(monkeypatch)
         used.append(given[1].shape)
         return torch.ops.mkldnn._linear_pointwise(*given)
 
-    monkeypatch.setattr(calls, "_PRODUCT", product)
+    monkeypatch.setattr(kernels, "PRODUCT", product)
+    monkeypatch.setattr(calls, "LEAST_MULTIPLIED", 0)
     model, inputs = nn.Linear(128, 96), torch.randn(4, 128, requires_grad=True)
     with FasterCalls(model):
         outputs = model(inputs)
@@ -80,11 +87,81 @@ def test_linear_layers_go_to_onednn_and_can_be_differentiated_twice(monkeypatch)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_other_numbers_are_computed_as_without_it(dtype):
+def test_other_numbers_are_computed_as_without_it(dtype, monkeypatch):
+    monkeypatch.setattr(calls, "LEAST_MULTIPLIED", 0)
     model = nn.Linear(128, 96).to(dtype)
     inputs = torch.randn(4, 128, dtype=dtype)
     with FasterCalls(model):
         assert torch.equal(model(inputs), F.linear(inputs, model.weight, model.bias))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", ["distinct", "ties", "all equal"])
+@pytest.mark.parametrize("size", [(2, 3, 8, 9), (1, 1, 2, 2), (3, 2, 5, 4)], ids=str)
+@pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
+def test_pools_have_the_bits_of_pytorchs(size, kind, dtype, last, monkeypatch):
+    monkeypatch.setattr(calls, "LEAST_POOLED", 0)
+    torch.manual_seed(0)
+    inputs = torch.randn(size, dtype=dtype)
+    inputs = {"distinct": inputs, "ties": inputs.round(), "all equal": torch.ones_like(inputs)}[
+        kind
+    ]
+    if last:
+        inputs = inputs.contiguous(memory_format=torch.channels_last)
+    pool, signal = nn.MaxPool2d(2), torch.randn(*size[:2], size[2] // 2, size[3] // 2, dtype=dtype)
+    found = []
+    for mode in (FasterCalls(pool), nullcontext()):
+        leaf = inputs.clone().requires_grad_()
+        with mode:
+            outputs = pool(leaf)
+        outputs.backward(signal)
+        found.append((outputs, leaf.grad))
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])
+
+
+THIN = {
+    "5x5": nn.Conv2d(6, 6, 5),
+    "padded": nn.Conv2d(3, 8, 3, padding=1),
+    "rectangle": nn.Conv2d(2, 4, (3, 5), padding=(2, 0), bias=False),
+    "dilated": nn.Conv2d(3, 5, 3, padding=1, dilation=2),
+    "1x1": nn.Conv2d(3, 2, 1),
+}
+
+
+@pytest.mark.parametrize("kind", THIN)
+def test_a_thin_convolution_has_the_gradients_of_the_convolution(kind, monkeypatch):
+    convolution = copy.deepcopy(THIN[kind]).double()
+    torch.manual_seed(0)
+    inputs = torch.randn(4, convolution.in_channels, 9, 11, dtype=torch.float64, requires_grad=True)
+    wanted = gradients(convolution, inputs)
+    ways = []
+    monkeypatch.setattr(kernels, "turned", lambda *given: ways.append(1) or turned(*given))
+    found = gradients(convolution, inputs, FasterCalls(convolution))
+    assert ways
+    for mine, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_calls_are_pytorchs_own_under_autocast_and_in_checkpoints():
+    convolution, inputs = nn.Conv2d(3, 4, 3), torch.randn(2, 3, 8, 8, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        wanted, found = gradients(convolution, inputs), None
+        found = gradients(convolution, inputs, FasterCalls(convolution))
+    assert all(map(torch.equal, found, wanted))
+    model = MODELS["halving pools"]()
+    pictures = torch.randn(6, 3, 16, 16, requires_grad=True)
+
+    class Checkpointed(nn.Module):
+        def forward(self, value):
+            return checkpoint(model, value, use_reentrant=False)
+
+    outer = Checkpointed()
+    with FasterCalls(outer):
+        outputs = outer(pictures)
+    (found,) = torch.autograd.grad(outputs.square().sum(), pictures)
+    (wanted,) = torch.autograd.grad(model(pictures).square().sum(), pictures)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 
 
 SETTINGS = [{}, {"stride": 2}, {"padding": 2}, {"dilation": 2}, {"groups": 2}, {"bias": False}]

@@ -62,7 +62,7 @@ class NodeCrew(Crew):
             reason = in_one_line(error, last=True)
             raise SalfError(f"the cluster cannot compute users: {reason}.") from None
 
-    def updates(
+    def computed(
         self, engine: Engine, network: Network, pieces: Sequence[Piece]
     ) -> Iterator[Computed]:
         weights = ray.put({n: each.detach().clone() for n, each in engine.weights.items()})

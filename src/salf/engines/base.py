@@ -117,6 +117,7 @@ class Engine:
     name: str  # that of the class in lower case, unless it says otherwise
     why = "requested"  # the reason for choosing this engine
     local_steps = False  # whether it can compute more than one local step
+    fast = True  # whether its passes use faster kernels than PyTorch's own
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -188,7 +189,7 @@ class Engine:
         """The model's outputs in evaluation mode."""
         if self.model.training:
             self.model.eval()
-        with torch.inference_mode():
+        with torch.inference_mode(), self.faster():
             return self._forward(inputs)
 
     def _forward(self, inputs: Tensor) -> Tensor:
@@ -263,8 +264,8 @@ class Engine:
         return self.dropout or nullcontext()
 
     def faster(self) -> AbstractContextManager[object]:
-        """A forward pass of one user alone, on an engine that was chosen for its speed."""
-        return nullcontext() if self.rows_of is None else self._calls
+        """A forward pass on any engine but the loop, unless that was chosen as the fastest."""
+        return self._calls if self.fast or self.rows_of is not None else nullcontext()
 
     @cached_property
     def _calls(self) -> FasterCalls:
@@ -300,6 +301,7 @@ class LoopEngine(Engine):
 
     name = "loop"
     local_steps = True
+    fast = False
 
 
 def by_rule(

@@ -16,9 +16,10 @@ from salf.core.aggregate import LayerwiseAggregate
 from salf.core.arrivals import Bools, Floats, Ints
 from salf.core.inputs import cat
 from salf.core.layers import Layers, backward_to
+from salf.core.narrow import BATCH_NORMS
 from salf.engines.base import Engine, Network, Rows, Weights
 from salf.engines.dropout import DROPOUT
-from salf.engines.kernels import STOOD_IN_FOR, UserBatchNorm, stand_in
+from salf.engines.kernels import UserBatchNorm
 from salf.engines.losses import Loss, RowLoss, cross_entropy, total_and_objective, value_of
 from salf.methods import Group
 
@@ -29,9 +30,9 @@ CHUNK_BYTES = 64 * 2**20
 CHUNK_PER_PARAMETER_BYTE = 4
 
 
-def faster(module: nn.Module) -> nn.Module:
+def of_users(module: nn.Module) -> nn.Module:
     """The module to run in place of this one on the rows of many users."""
-    return stand_in(module) if type(module) in STOOD_IN_FOR else module
+    return UserBatchNorm(module) if type(module) in BATCH_NORMS else module  # type: ignore[arg-type]
 
 
 Place = tuple[dict[str, nn.Module | None], str, nn.Module, nn.Module]
@@ -45,7 +46,7 @@ def stand_ins_inside(modules: Iterable[nn.Module]) -> Iterator[Place]:
             continue
         for name, child in parent._modules.items():
             if child is not None:
-                other = others.setdefault(id(child), faster(child))
+                other = others.setdefault(id(child), of_users(child))
                 if other is not child:
                     yield parent._modules, name, child, other
 
@@ -69,7 +70,7 @@ class LayerBlock:
     """
 
     def __init__(self, modules: Sequence[nn.Module], weights: Weights) -> None:
-        self.sequence = nn.Sequential(*map(faster, modules))
+        self.sequence = nn.Sequential(*map(of_users, modules))
         self._modules = tuple(self.sequence)
         self.last = type(modules[-1]).__name__
         self._inside = list(stand_ins_inside(modules))
@@ -215,7 +216,7 @@ class BlockEngine(Engine):
         signals, (inputs, targets) = signals_of(len(c), c.tobytes()), batch
         if not isinstance(users, RowParts):
             self.begin(network.draws, users)
-        with self.dropping():
+        with self.faster(), self.dropping():
             outputs = self._outputs(signals, network.forward_weights(), inputs)
         total, objective = total_and_objective(self.loss, outputs, targets, signals.factors, share)
         update = backward_to(signals.depth, objective, network.leaves, self.layers)
@@ -274,10 +275,9 @@ class BlockEngine(Engine):
             f"the {self.name} engine cannot run this model: {reason}. Use engine 'loop'."
         )
 
-    def _users_per_chunk(self, group: Group, rows: Rows, kept: int = 0) -> int:
+    def _users_per_chunk(self, group: Group, rows: Rows) -> int:
         """As many users as keep the activations of one pass within `chunk_bytes`.
 
-        `kept` are bytes that each of them needs besides.
         Measured on the full network whatever the group's is, so that a run that is resumed works
         in the same chunks as one that never stopped.
         """
@@ -290,7 +290,7 @@ class BlockEngine(Engine):
             for name, buffer in self.model.named_buffers():
                 if not torch.equal(buffer, before[name]):
                     raise self._refusal(f"its forward pass changes the buffer {name}")
-        return max(1, self.chunk_bytes // max(1, self._user_bytes[group.rows] + kept))
+        return max(1, self.chunk_bytes // max(1, self._user_bytes[group.rows]))
 
     def _least_chunk_bytes(self) -> int:
         return CHUNK_BYTES

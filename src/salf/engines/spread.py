@@ -18,14 +18,13 @@ from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from time import perf_counter
-from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from salf.common.errors import SalfError, portable
-from salf.core.aggregate import Held, LayerwiseAggregate, PerLayer
+from salf.core.aggregate import LayerwiseAggregate
 from salf.core.arrivals import Ints
 from salf.core.rules import State
 from salf.engines.base import Engine, Network, Rows, Weights
@@ -41,44 +40,27 @@ Shapes = Mapping[str, torch.Size]
 
 
 class Piece(NamedTuple):
-    """Users that one process computes: their updates' sum, or one user's own update."""
+    """Users that one process computes, and adds up."""
 
     place: int
     group: Group
     own: dict[int, State]
-    alone: bool
     slot: int = 0
 
 
 class Computed(NamedTuple):
-    """What the users of a piece add up to; alone, the user's update."""
+    """What the users of a piece add up to, how many reached each layer, and their losses' sum."""
 
-    values: Weights
+    sums: Weights
     reached: Ints
     loss: float
 
 
 class _Adding(LayerwiseAggregate):
-    """The sum of a piece, whose tensors are a narrow network's where that is what its users have.
+    """Sums of tensors as they are: those of a narrow network stay narrow."""
 
-    Where each user's own update is wanted, it is the one that was added.
-    """
-
-    values: Weights = MappingProxyType({})
-
-    def add_sum(
-        self,
-        update: Weights,
-        weights: PerLayer | None = None,
-        users: Sequence[int] | Ints | None = None,
-        total: PerLayer | None = None,
-        held: Held | None = None,
-    ) -> None:
-        if self.separate:
-            self.values = update
-        else:
-            super().add_sum(update, weights, users, total)
-            self.values = self.sums
+    def add_sum(self, update: Weights, weights: Any = None, *more: Any, **options: Any) -> None:
+        super().add_sum(update, weights, *more, **{**options, "held": None})
 
 
 class Crew:
@@ -104,26 +86,27 @@ class Crew:
         aggregate: LayerwiseAggregate,
     ) -> float:
         """Add the updates of a group's users piece by piece; return the sum of their losses."""
-        columns, alone = engine.pieces(group, rows, aggregate.separate), aggregate.separate
-        groups = [group.of_columns(some) for some in columns]
-        own = [{user: network.own(user) for user in each.users.tolist()} for each in groups]
-        pieces = [Piece(*each, alone) for each in zip(range(len(groups)), groups, own, strict=True)]
-        start, total = perf_counter(), 0.0
-        shared = network.draws is not None and self._is_there(engine)
+        alone, pieces, start, total = aggregate.separate, list[Piece](), perf_counter(), 0.0
+        columns = engine.pieces(group, rows, alone)
+        for place, some in enumerate(columns):
+            each = group.of_columns(some)
+            if alone:  # its sum is the update itself
+                each = replace(each, weights=(each.weights > 0).astype(float))
+            pieces.append(Piece(place, each, {u: network.own(u) for u in each.users.tolist()}))
+        if network.draws is not None and self._is_there(engine):
+            found = self.computed(engine, network, pieces)
+        else:
+            found = (computed(engine, network, piece, rows) for piece in pieces)
         try:
             with one_thread():  # as in a worker; a second one would wait in a loop, on its core
-                for piece, found in zip(
-                    pieces, self.updates(engine, network, pieces) if shared
-                    else (computed(engine, network, piece, rows) for piece in pieces), strict=True,
-                ):  # fmt: skip
-                    c, total = piece.group.weights, total + found.loss
+                for some, (sums, reached, loss) in zip(columns, found, strict=True):
+                    c, total = group.weights[:, some], total + loss
                     if alone:
-                        kept = {n: each.clone() for n, each in found.values.items()}
-                        user = int(piece.group.users[0])
+                        kept = {name: each.clone() for name, each in sums.items()}
+                        user = int(group.users[some[0]])
                         aggregate.add(kept, c[:, 0], held=network.held, user=user)
                     else:
-                        reached, by = found.reached, c.sum(axis=1)
-                        aggregate.add_sum(found.values, None, reached, by, network.held)
+                        aggregate.add_sum(sums, None, reached, c.sum(axis=1), network.held)
         except BaseException:  # workers are in the middle of something
             self.end()
             raise
@@ -145,7 +128,7 @@ class Crew:
             engine.why += f"; {self._count} processes share the users of a round"
         return bool(self.workers)
 
-    def updates(
+    def computed(
         self, engine: Engine, network: Network, pieces: Sequence[Piece]
     ) -> Iterator[Computed]:
         """What was computed, in order; its tensors are valid until the next one's are."""
@@ -282,7 +265,7 @@ def _work(
                 continue
             try:
                 found = computed(engine, network, news)
-                done = slots[news.slot].fill(found.values), found.reached, found.loss
+                done = slots[news.slot].fill(found.sums), found.reached, found.loss
                 pipe.send((news.place, *done))
             except Exception as error:  # whatever somebody else's code raises
                 pipe.send((news.place, portable(error)))
@@ -297,9 +280,9 @@ def computed(engine: Engine, network: Network, piece: Piece, rows: Rows | None =
         assert network.draws is not None
         rows = engine.rows_of(network.draws, piece.group.users)
     network = replace(network, own=piece.own.__getitem__)
-    adding = _Adding(engine.layers, engine.weights, piece.alone)
+    adding = _Adding(engine.layers, engine.weights)
     loss = engine.computed(piece.group, network, rows, adding)
-    return Computed(adding.values, adding.reached, loss)
+    return Computed(adding.sums, adding.reached, loss)
 
 
 @contextmanager

@@ -257,7 +257,7 @@ class StackedEngine(Engine):
             forward = own if network.narrow is None else network.narrow.forward_view(own)
             return functional_call(self.model, forward, (rows,))  # type: ignore[no-any-return]
 
-        with self._calls, self.dropping():
+        with self.faster(), self.dropping():
             return torch.vmap(one_user)(dict(stack), inputs)
 
     def stack(self, weights: Weights, users: int) -> dict[str, Tensor]:
