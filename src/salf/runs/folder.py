@@ -21,6 +21,7 @@ from torch import nn
 
 from salf.common.errors import SalfError
 from salf.common.files import json_text, locked, whole_file, write_whole
+from salf.common.registry import importing_nothing
 from salf.core import rows as records
 from salf.core.rows import Row
 from salf.data import Partitioned
@@ -65,7 +66,8 @@ class RunFolder:
     def config(self) -> Config | LiveConfig | None:
         """The config of the run here, if there is one."""
         file = self.path / CONFIG
-        return load_config(str(file)) if file.exists() else None
+        with importing_nothing(str(file), loaded=True):
+            return load_config(str(file)) if file.exists() else None
 
     def claim(self, config: Kind, resume: bool) -> Kind:
         """The config to run here; refuses a folder that holds another run, or this one begun.
