@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from salf.common.errors import SalfError, portable
-from salf.core.aggregate import LayerwiseAggregate
+from salf.core.aggregate import Held, LayerwiseAggregate
 from salf.core.arrivals import Ints
 from salf.core.rules import State
 from salf.engines.base import Engine, Network, Rows, Weights
@@ -59,8 +59,8 @@ class Computed(NamedTuple):
 class _Adding(LayerwiseAggregate):
     """Sums of tensors as they are: those of a narrow network stay narrow."""
 
-    def add_sum(self, update: Weights, weights: Any = None, *more: Any, **options: Any) -> None:
-        super().add_sum(update, weights, *more, **{**options, "held": None})
+    def add_sum(self, update: Weights, *more: Any, held: Held | None = None) -> None:
+        super().add_sum(update, *more)
 
 
 class Crew:

@@ -136,7 +136,8 @@ class StackedEngine(Engine):
                     for name, each in sums.items()
                     if scale[index := self.layers.index_of[name]]
                 }
-                aggregate.add_sum(update, scale, (c > 0).sum(axis=1), c.sum(axis=1), network.held)
+                totals = (c > 0).sum(axis=1), c.sum(axis=1)
+                aggregate.add_sum(update, scale, *totals, held=network.held)
             total += losses
         return total
 
