@@ -96,8 +96,8 @@ def rounds(nodes):
     made, sat = [], []
 
     class Watched:
-        def crew(self, engine, rows_of):
-            made.append(nodes.crew(engine, rows_of))
+        def crew(self, engine):
+            made.append(nodes.crew(engine))
             return made[0]
 
     def kill(row, model):

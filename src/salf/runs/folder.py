@@ -9,7 +9,6 @@ import platform
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from importlib.metadata import version
 from math import inf, isfinite, nan
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +18,7 @@ import torch
 from safetensors.torch import save_model
 from torch import nn
 
+from salf.common import version
 from salf.common.errors import SalfError
 from salf.common.files import json_text, locked, whole_file, write_whole
 from salf.common.registry import importing_nothing
@@ -188,7 +188,7 @@ def summarise(config: Settings, history: History, problem: Problem) -> dict[str,
 
 def versions() -> dict[str, str]:
     """The versions of the packages on which numbers depend."""
-    return {"salf": version("salf"), "torch": torch.__version__, "numpy": np.__version__}
+    return {"salf": version(), "torch": torch.__version__, "numpy": np.__version__}
 
 
 def of_simulation(config: Config, history: History, simulation: Simulation) -> dict[str, Any]:
