@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -13,14 +12,12 @@ from torch.func import functional_call
 
 from salf.common.errors import SalfError
 from salf.core.aggregate import LayerwiseAggregate
-from salf.core.arrivals import Bools, Floats, Ints
-from salf.core.inputs import cat
+from salf.core.arrivals import Floats, Ints
 from salf.core.layers import Layers, backward_to
 from salf.core.narrow import BATCH_NORMS
 from salf.engines.base import Engine, Network, Rows, Weights
-from salf.engines.dropout import DROPOUT
 from salf.engines.kernels import UserBatchNorm
-from salf.engines.losses import Loss, RowLoss, cross_entropy, total_and_objective, value_of
+from salf.engines.losses import Loss, cross_entropy, total_and_objective, value_of
 from salf.methods import Group
 
 # How many bytes one pass may save for its backward pass; more users are worked off in chunks. Small
@@ -111,29 +108,6 @@ class LayerBlock:
         return update
 
 
-@dataclass(frozen=True)
-class RowParts:
-    """Rows of users whose batches differ in size, each a part of its user."""
-
-    share: Floats  # of its user's batch
-    first: Bools  # whether it is its user's first
-
-    @classmethod
-    def of(cls, groups: Sequence[Group]) -> tuple[Floats, "RowParts"]:
-        """The weights c[l, row], user by user in the order of the groups, and what the rows are."""
-        weights = [np.repeat(group.weights / group.rows, group.rows, axis=1) for group in groups]
-        share = [np.full(len(group.users) * group.rows, 1 / group.rows) for group in groups]
-        first = [np.tile(np.arange(group.rows) == 0, len(group.users)) for group in groups]
-        return np.concatenate(weights, axis=1), cls(np.concatenate(share), np.concatenate(first))
-
-    def of_columns(self, some: Ints) -> "RowParts":
-        return RowParts(self.share[some], self.first[some])
-
-    def reached(self, c: Floats) -> Ints:
-        """How many users have a weight in each layer."""
-        return np.asarray((c[:, self.first] > 0).sum(1))
-
-
 class Signals:
     """What backpropagation carries for some users, sorted by depth, whose weights are c[l, u].
 
@@ -204,26 +178,23 @@ class BlockEngine(Engine):
 
     def _one_pass(
         self,
-        users: Ints | RowParts,
+        users: Ints,
         c: Floats,
         network: Network,
         batch: tuple[Tensor, Tensor],
         aggregate: LayerwiseAggregate,
     ) -> float:
-        """Add the updates of some users of one set, or of parts of them; return their losses."""
-        parts = users if isinstance(users, RowParts) else None
-        share = None if parts is None else parts.share
+        """Add the updates of some users of one set; return their losses."""
         signals, (inputs, targets) = signals_of(len(c), c.tobytes()), batch
-        if not isinstance(users, RowParts):
-            self.begin(network.draws, users)
+        self.begin(network.draws, users)
         with self.faster(), self.dropping():
             outputs = self._outputs(signals, network.forward_weights(), inputs)
-        total, objective = total_and_objective(self.loss, outputs, targets, signals.factors, share)
+        total, objective = total_and_objective(self.loss, outputs, targets, signals.factors)
         update = backward_to(signals.depth, objective, network.leaves, self.layers)
         if network.narrow is None and self._has_norms:
             update |= self._moved_statistics(signals)
-        reached = signals.reached if parts is None else parts.reached(c)
-        aggregate.add_sum(update, signals.scale, reached, signals.total, network.held)
+        totals = signals.reached, signals.total
+        aggregate.add_sum(update, signals.scale, *totals, network.held)
         return value_of(total)
 
     @cached_property
@@ -245,30 +216,15 @@ class BlockEngine(Engine):
         rows: Rows,
         aggregate: LayerwiseAggregate,
     ) -> float:
-        """Groups that differ only in the number of rows are one if rows share nothing.
-
-        A user's mean over its rows is then a sum over rows, each with its share of the weight.
-        """
-        total, shared = 0.0, self._has_norms or not isinstance(self.loss, RowLoss)
-        if len(groups) < 2 or shared or any(isinstance(m, DROPOUT) for m in self.model.modules()):
-            for group in groups:
-                for some in self._chunks(group.weights, self._users_per_chunk(group, rows)):
+        total = 0.0
+        for group in groups:
+            most = self._users_per_chunk(group, rows)
+            for columns in self._sets(group.weights):
+                for start in range(0, len(columns), most):
+                    some = columns[start : start + most]
                     users, c = group.users[some], group.weights[:, some]
                     total += self._one_pass(users, c, network, rows(users), aggregate)
-            return total
-        weights, parts = RowParts.of(groups)
-        self._users_per_chunk(groups[0], rows)  # which measures a user
-        row_bytes = max(1, self._user_bytes[groups[0].rows] // max(1, groups[0].rows))
-        for some in self._chunks(weights, max(1, self.chunk_bytes // row_bytes)):
-            c, batch = weights[:, some], _rows_of(groups, some, rows)
-            total += self._one_pass(parts.of_columns(some), c, network, batch, aggregate)
         return total
-
-    def _chunks(self, weights: Floats, most: int) -> Iterator[Ints]:
-        """The columns of every pass."""
-        for columns in self._sets(weights):
-            for start in range(0, len(columns), most):
-                yield columns[start : start + most]
 
     def _refusal(self, reason: str) -> SalfError:
         return SalfError(
@@ -321,24 +277,6 @@ class GroupedEngine(BlockEngine):
     def _moved_statistics(self, signals: Signals) -> dict[str, Tensor]:
         moved = self._blocks[0].moved(signals.factors)
         return {name: value for name, value in moved.items() if name in self.layers.index_of}
-
-
-def _rows_of(groups: Sequence[Group], columns: Ints, rows: Rows) -> tuple[Tensor, Tensor]:
-    """Some of the rows of all users, numbered user by user in the order of the groups."""
-    batches, places, begin, before = [], np.empty_like(columns), 0, 0
-    for group in groups:
-        end = begin + len(group.users) * group.rows
-        own = np.flatnonzero((columns >= begin) & (columns < end))
-        if len(own):
-            user, place = np.divmod(columns[own] - begin, group.rows)
-            needed, which = np.unique(user, return_inverse=True)
-            batches.append(rows(group.users[needed]))
-            places[own] = before + which * group.rows + place
-            before += len(needed) * group.rows
-        begin = end
-    inputs, targets = (cat(half) for half in zip(*batches, strict=True))
-    at = torch.from_numpy(places).to(inputs.device)
-    return inputs[at], targets[at]
 
 
 def saved_bytes(forward: Callable[[], Tensor], weights: Weights) -> int:

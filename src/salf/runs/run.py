@@ -17,12 +17,8 @@ from torch import nn
 from salf.common import Report, process
 from salf.common.errors import NoRoundInTime, SalfError, TrainingDiverged
 from salf.core.rows import Row, from_table, read_checkpoint, to_table, unreadable, write_checkpoint
-<<<<<<< HEAD
-from salf.engines.base import Engine
-=======
 from salf.data.loading import FROM_PATH
-from salf.engines.base import Engine, RowsOf
->>>>>>> main
+from salf.engines.base import Engine
 from salf.engines.spread import Crew
 from salf.runs.config import Config
 from salf.runs.federation import Given, from_config
