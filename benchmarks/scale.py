@@ -82,7 +82,12 @@ def round_seconds(cluster: Cluster, users: int, weights: int, wait: float) -> fl
     )  # fmt: skip
     ends: list[float] = []
     given = Given(None, Waiting(weights, wait / 2), data)
-    run(config, given=given, workers=cluster, on_round=lambda row, model: ends.append(perf_counter()))
+    run(
+        config,
+        given=given,
+        workers=cluster,
+        on_round=lambda row, model: ends.append(perf_counter()),
+    )
     return median(np.diff(ends)[2:])
 
 
