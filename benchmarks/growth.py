@@ -4,9 +4,10 @@
                                                   [--out FILE.json] [--figure FILE]
 
 Each point is measured in a process of its own: the median seconds of a round, of the processor if
-there is one thread, and the largest memory of the process less what it had before. A slope is that of the straight line through the
-larger half of a series, log over log: 1 where the work is linear, 0 where it does not depend on the
-size. `to` is the largest it should be; a slope above it is marked.
+there is one thread, and the largest memory of the process less what it had before. A slope is that
+of the straight line through the larger half of a series, log over log: 1 where the work is linear,
+0 where it does not depend on the size. `to` is the largest it should be; a slope above it is
+marked.
 """
 
 import argparse

@@ -1,13 +1,13 @@
 """What a cluster costs: a model measured here, checked on the nodes of one machine, and beyond it.
 
-    OMP_NUM_THREADS=1 python benchmarks/scale.py [--nodes 1,2,3] [--gigabits 10] [--cores 16] [--quick]
+    OMP_NUM_THREADS=1 python benchmarks/scale.py [--nodes 1,2,3] [--gigabits 10] [--cores 16]
 
 Starts Ray nodes of one core each on this machine. A round costs
 
     T = a + s pieces + r bytes + the bytes over the network + users c / cores
 
-with a, s and r fitted to rounds on the largest cluster whose users compute next to nothing. To see more
-nodes than there are cores, the users of the check wait for a time instead of computing.
+with a, s and r fitted to rounds on two nodes whose users compute next to nothing. To see more nodes
+than there are cores, the users of the check wait for a time instead of computing.
 """
 
 import argparse

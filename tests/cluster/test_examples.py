@@ -70,7 +70,17 @@ def test_the_slurm_script_runs_a_study_on_two_nodes_with_networks_of_their_own(n
         "SLURM_JOB_ID": "4711",
         "SLURM_CPUS_PER_TASK": "1",
     }
-    command = "compare digits-mlp --methods salf,drop --seeds 2 --rounds 5 --out".split()
+    command = [
+        "compare",
+        "digits-mlp",
+        "--methods",
+        "salf,drop",
+        "--seeds",
+        "2",
+        "--rounds",
+        "5",
+        "--out",
+    ]
     done = subprocess.run(
         ["bash", EXAMPLES / "slurm/salf.sbatch", *command, tmp_path / "out"],
         env=environment, capture_output=True, text=True, timeout=280, check=False,
