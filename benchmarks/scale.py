@@ -138,7 +138,7 @@ def measured(cluster: Cluster) -> Costs:
 
 
 def user_seconds(kind: str) -> tuple[float, int]:
-    """The seconds that a user of five local steps takes on one core, and the bytes of its update."""
+    """The seconds of one core for a user of five local steps, and the bytes of its update."""
     torch.manual_seed(0)
     model = PAPER_MODELS[kind]((1, 28, 28), 10)
     users = 8
