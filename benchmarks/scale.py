@@ -29,12 +29,12 @@ from torch import nn
 
 import salf
 from salf.cluster import Cluster
+from salf.engines.base import PIECES
 from salf.models import PAPER_MODELS
 from salf.runs.federation import Given
 from salf.runs.pool import Job
 from salf.runs.run import run
 
-PIECES = 32
 ROUNDS = 8  # of which the first ones start workers
 WAIT = 0.05  # seconds that a user waits in the check
 JOBS, JOB = 24, 0.5  # runs of a study, and the seconds of each in the check
@@ -103,7 +103,7 @@ def waited(seconds: float, progress: object) -> None:
 
 
 def pieces_of(users: int) -> int:
-    return users
+    return math.ceil(users / math.ceil(users / PIECES))
 
 
 @dataclass(frozen=True)
