@@ -29,7 +29,7 @@ from torch import nn
 
 import salf
 from salf.cluster import Cluster
-from salf.engines.base import PIECES
+from salf.engines.base import LARGEST, PIECES
 from salf.models import PAPER_MODELS
 from salf.runs.federation import Given
 from salf.runs.pool import Job
@@ -103,7 +103,7 @@ def waited(seconds: float, progress: object) -> None:
 
 
 def pieces_of(users: int) -> int:
-    return math.ceil(users / math.ceil(users / PIECES))
+    return math.ceil(users / min(math.ceil(users / PIECES), LARGEST))
 
 
 @dataclass(frozen=True)
