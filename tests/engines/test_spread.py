@@ -180,7 +180,8 @@ def test_what_a_user_draws_depends_on_nobody_else():
 def test_pieces_are_few_in_a_small_round_and_enough_for_many_cores_in_a_large_one(
     users, most, count
 ):
-    engine = LoopEngine(torch.nn.Linear(2, 2), Layers.of(torch.nn.Linear(2, 2)))
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    engine = LoopEngine(model, Layers.of(model))
     pieces = engine.pieces(SimpleNamespace(users=np.arange(users)), None, alone=False)
     assert np.concatenate(pieces).tolist() == list(range(users))
     assert max(map(len, pieces)) == most
