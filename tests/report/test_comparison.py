@@ -11,7 +11,7 @@ from rich.console import Console
 
 from salf.report.comparison import PAGE, page, print_tables, tables, to_target, write_report
 from salf.report.tables import Bold
-from salf.report.verdict import headline, verdict
+from salf.report.verdict import headline, told, verdict
 from salf.runs.compare import Clocked, Comparison
 from salf.runs.config import Config
 
@@ -96,10 +96,8 @@ def test_without_a_mixture_there_is_no_ratio():
 
 def test_the_verdict_comes_first_and_tables_are_printed_whole_into_a_file(both, monkeypatch):
     out = printed(both)
-    assert out.startswith(
-        "averaged over the users that reached a layer, 30 % stragglers: Drop has the highest test "
-        "accuracy of the methods with a deadline, 0.910 (FedAvg (waits) 0.930, SALF 0.900).\n"
-    )
+    assert out.startswith("Highest test accuracy of the methods with a deadline: Drop in 2 of 4")
+    assert "Who is ahead: paired by seed" in out
     assert out.count("SALF            0.9000 ±0.0141  0.8500 ±0.0707") == 2
     assert out.endswith(
         "Test accuracy of the model mlp on MNIST with 5 users after 3 rounds, by ratio of "
@@ -112,13 +110,27 @@ def test_the_verdict_comes_first_and_tables_are_printed_whole_into_a_file(both, 
     assert "\x1b[1m0.9300 ±0.0141\x1b[0m" not in out
 
 
+def test_several_conditions_are_one_table_of_who_is_ahead_in_which_ties_are_ties():
+    both = {("drop", 0.3): [0.90, 0.92], ("salf", 0.3): [0.88, 0.91]}
+    both |= {("drop", 0.9): [0.60, 0.50], ("salf", 0.9): [0.79, 0.70], ("fedavg", 0.9): [0.99] * 2}
+    _, (table,) = told(comparison({case(*each): values for each, values in both.items()}))
+    assert [" | ".join(row) for row in table.rows] == [
+        "30 % stragglers | Drop 0.910 | SALF 0.895 | +0.015 ±0.064 (tie)",
+        "90 % stragglers | SALF 0.745 | Drop 0.550 | +0.195 ±0.064",
+    ]
+    said, _ = told(comparison({case(*each): values for each, values in both.items()}))
+    assert said[0].endswith("in 1 of them a tie with the next best.")
+    _, (alone,) = told(comparison({case(*each): values[:1] for each, values in both.items()}))
+    assert "tie" not in str(alone.rows)  # which one seed cannot tell
+
+
 def test_a_page_begins_with_one_sentence_however_many_conditions_there_are(both):
     assert headline(both) == [
         "Highest test accuracy of the methods with a deadline: Drop in 2 of 4 conditions and SALF "
         "in 2 of 4 conditions."
     ]
     alone = comparison({case("salf"): [0.8, 0.9]})
-    assert headline(alone) == ["Highest test accuracy: 0.850 ±0.071 (SALF)."]
+    assert headline(alone) == ["SALF has a test accuracy of 0.850 ±0.071 after 3 rounds."]
 
 
 @pytest.mark.slow
@@ -249,8 +261,9 @@ def test_a_given_target_needs_no_fedavg():
     assert tables(Comparison(BASE, alone, goal=0.6))[0].rows[0][4] == "20"
     assert "at or above an accuracy of 0.6." in printed(Comparison(BASE, alone, goal=0.6))
     without = Comparison(BASE, alone)
-    assert tables(without)[0].rows[0][4] == "–"
-    assert "needs fedavg among the methods, or a target" in printed(without)
+    assert "Seconds to target" not in printed(without)
+    other = {case("drop"): [timed("drop", [0.5, 0.7], 0.7)]}
+    assert "needs fedavg among the methods, or a target" in printed(Comparison(BASE, alone | other))
 
 
 @pytest.mark.slow
@@ -260,6 +273,7 @@ def test_the_page_and_the_picture_are_over_seconds(clocked, tmp_path):
         "Accuracy on held-out data over simulated seconds",
         "Who takes part, and how far",
         "Waste",
+        "Settings",
         "Reproduce this page",
     ]
     written = write_report(clocked, tmp_path, ["compare"])

@@ -68,7 +68,7 @@ def run(
     cluster: Nodes = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train once. With --out, save the model, the metrics and the config in a folder.
+    """Train once. With --out, save model, metrics, config and a page in a folder.
 
     Examples:
 
@@ -83,6 +83,7 @@ def run(
         salf run mnist-mlp --fleet phones --deadline 60ms --seconds 30    (a simulated clock)
     """
     from salf.report import names
+    from salf.report.comparison import write_run
     from salf.runs.run import run as train
     from salf.runs.training import watched
 
@@ -113,7 +114,9 @@ def run(
     if out is None:
         say("Nothing was saved: add --out FOLDER to save the model, the metrics and the config.")
     else:
-        told.append(f"The run is in {out}")
+        told.append(
+            f"The run is in {out}, and its page is {write_run(result, out, sys.argv[1:])[0]}"
+        )
     answer(found, as_json, *told)
 
 

@@ -6,6 +6,7 @@ from typing import Any, Literal, TypeVar
 
 T = TypeVar("T")
 
+LINK, LOST = 0, -1  # what a piece of a lane is, in place of a layer's number
 POINTS = 200  # of a curve, at most: more cannot be seen, and the page holds them all
 _ORDERED = (
     "#332288", "#0072B2", "#56B4E9", "#009E73", "#A6A12B", "#E69F00", "#D55E00", "#882255",
@@ -33,6 +34,7 @@ class Line:
     colour: str
     dashed: bool = False
     bold: bool = False
+    off: bool = False  # until its entry in the legend is clicked
 
 
 @dataclass(frozen=True)

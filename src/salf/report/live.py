@@ -17,8 +17,8 @@ from salf.core.rows import Row
 from salf.live.slow import slowness
 from salf.live.users import user_name
 from salf.report import names
-from salf.report.charts import GREY, MEASURES
 from salf.report.page import Chart, Page, PageBlock, Section, again
+from salf.report.parts import GREY, MEASURES
 from salf.report.tables import Table
 from salf.runs.folder import CONFIG, RunFolder
 from salf.runs.live_config import LiveConfig

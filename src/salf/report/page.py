@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import groupby
 from shlex import join
 from typing import Literal
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from salf.common.figures import Figure
 from salf.report import names
@@ -44,6 +45,10 @@ class Statement:
     reason: str = ""
 
 
+class Note(str):
+    """A paragraph in small print: what was measured, what columns mean."""
+
+
 # A paragraph is a string.
 PageBlock = str | Table | Chart | Code | Statement
 
@@ -64,17 +69,31 @@ class Page:
     intro: Sequence[str]
     sections: Sequence[Section]
 
-    def html(self, part: Literal["page", "main"] = "page", follow: str = "") -> str:
-        """The page as one file, or its main part; with `follow`, it keeps asking that address."""
-        environment = Environment(
-            loader=PackageLoader("salf.report", ""),
-            autoescape=True,
-            trim_blocks=True,
-            lstrip_blocks=True,
-            undefined=StrictUndefined,
-        )
-        template = environment.get_template(f"{part}.html")
-        return template.render(page=self, runs=runs, follow=follow)
+    def html(self, version: str = "") -> str:
+        """The page as one file. With the `version` of its content it asks its server for new ones.
+
+        `salf watch` is such a server.
+        """
+        return _template("page").render(page=self, runs=runs, version=version)
+
+    def main(self) -> str:
+        """What changes of a page that follows a folder."""
+        return _template("main").render(page=self, runs=runs)
+
+
+@cache
+def _template(name: str) -> Template:
+    environment = Environment(
+        loader=PackageLoader("salf.report", ""),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    # Panels stay in their order; a page holds thousands of points.
+    kept = {"sort_keys": False, "separators": (",", ":")}
+    environment.policies["json.dumps_kwargs"] = kept
+    return environment.get_template(f"{name}.html")
 
 
 def again(

@@ -3,11 +3,16 @@
 from collections.abc import Sequence
 from statistics import fmean
 
+from salf.common.intervals import interval
 from salf.report import names
 from salf.report.charts import PARTS, headings, name
 from salf.report.measured import at_end, spread, tested
+from salf.report.tables import Table
 from salf.runs.compare import SHARE, Case, Clocked, Comparison
+from salf.runs.config import Config
 
+AHEAD = "Who is ahead: paired by seed, mean and 95 % interval"
+BY, TIE = "Ahead by", " (tie)"
 FEW = 20  # rounds of the reference, below which no speed-up is stated
 
 
@@ -19,6 +24,38 @@ def verdict(comparison: Comparison) -> list[str]:
         if told and len(cases) > 1:
             said.append(f"{place}: {told}" if place else told)
     return said
+
+
+def told(comparison: Comparison) -> tuple[list[str], list[Table]]:
+    """The verdict in a sentence or two, and a table of it if there are several conditions."""
+    conditions = _conditions(comparison)
+    if len(conditions) == 1:
+        return verdict(comparison) or headline(comparison), []
+    rows = [_told(comparison, place, cases) for place, cases in conditions.items()]
+    return headline(comparison), [Table.of(rows, AHEAD)] if any(map(len, rows)) else []
+
+
+def _told(comparison: Comparison, place: str, cases: Sequence[Case]) -> dict[str, str]:
+    """Who is best under a condition, who is next, and how far apart they are, seed by seed."""
+    first, order = _order(comparison, cases)
+    if first is None or len(order) < 2:
+        return {}
+    best = tested(comparison, first)
+    row = {"Condition": place, "Best": f"{name(first)} {fmean(best.values()):.3f}"}
+    rivals = [c for c in order if comparison.base.fleet or not names.waits(c.method)]
+    if len(rivals) > 1:
+        other = tested(comparison, rivals[1])
+        apart = interval([ours - other[seed] for seed, ours in best.items() if seed in other])
+        tie = TIE * (apart.mean == 0 or (apart.half is not None and apart.low <= 0))
+        row |= {"Next": f"{name(rivals[1])} {fmean(other.values()):.3f}"}
+        row |= {BY: apart.signed() + tie}
+    if comparison.base.fleet:
+        runs = {case: mean_time(comparison.clocked(case)) for case in cases}
+        times = {case: time for case, time in runs.items() if time is not None}
+        soon = min(times, key=lambda case: times[case], default=None)
+        there = "none" if soon is None else f"{name(soon)} {number(times[soon])} s"
+        row["First at the target"] = there
+    return row
 
 
 def headline(comparison: Comparison) -> list[str]:
@@ -36,17 +73,23 @@ def headline(comparison: Comparison) -> list[str]:
         ends = {p: fmean(tested(comparison, first).values()) for p, first in firsts.items()}
         place = (max if accurate else min)(ends, key=lambda place: ends[place])
         end = spread([*tested(comparison, firsts[place]).values()])
+        if len(conditions) == 1:
+            after = budget(comparison.base)
+            measure = kind.split(maxsplit=1)[1]
+            return [f"{name(firsts[place])} has a {measure} of {end} after {after}."]
         return [f"{kind}: {end} ({', '.join(filter(None, [name(firsts[place]), place]))})."]
     wins: dict[str, list[str]] = {}
     for place, first in firsts.items():
         wins.setdefault(name(first), []).append(place)
+    ties = sum(TIE in _told(comparison, *each).get(BY, "") for each in conditions.items())
     counts = [
         f"{method} in {len(places)} of {len(conditions)} conditions"
         + (f" ({places[0]})" if len(places) == 1 else "")
         for method, places in sorted(wins.items(), key=lambda each: -len(each[1]))
     ]
     some = "" if comparison.base.fleet else " of the methods with a deadline"
-    return [f"{kind}{some}: {names.listed(counts)}."]
+    chance = f"; in {ties} of them a tie with the next best" * bool(ties)
+    return [f"{kind}{some}: {names.listed(counts)}{chance}."]
 
 
 def _conditions(comparison: Comparison) -> dict[str, list[Case]]:
@@ -139,6 +182,14 @@ def target(comparison: Comparison) -> str:
     span = " to ".join(dict.fromkeys(f"{each:.3f}" for each in (min(values), max(values))))
     by = ", by seed" * (" to " in span)
     return f"{100 * SHARE:g} % of {names.method(waiting[0].method)}'s final accuracy ({span}{by})"
+
+
+def budget(base: Config) -> str:
+    """When runs ended."""
+    if base.seconds is None:
+        return f"{base.rounds} rounds"
+    most = f" or {base.rounds} rounds" if base.rounds else ""
+    return f"{base.seconds:,g} s of simulated time{most}"
 
 
 def mean_time(runs: Sequence[Clocked]) -> float | None:

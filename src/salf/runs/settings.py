@@ -224,6 +224,11 @@ class Settings:
 
         return LocalWork(self.local_steps, self.local_epochs, self.client_lr)
 
+    @classmethod
+    def defaults(cls) -> dict[str, Any]:
+        """What settings are unless given."""
+        return {each.name: each.default for each in fields(cls)}
+
     def make_deadline(self) -> deadlines.Deadline | None:
         """T_max of every round; None if rounds wait for everybody."""
         return None if self.deadline is None else deadlines.parse(self.deadline)

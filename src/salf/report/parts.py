@@ -1,0 +1,243 @@
+"""The parts that all pages of runs have: curves, and what explains them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from math import isfinite
+from typing import Any, Literal
+
+import numpy as np
+
+from salf.common.figures import (
+    LINK,
+    LOST,
+    Axis,
+    Bars,
+    Figure,
+    Lanes,
+    Line,
+    Lines,
+    Point,
+    ordered,
+    thinned,
+)
+from salf.core.rows import Row, lost
+from salf.report import names
+from salf.report.page import Chart, Section
+from salf.report.tables import Table
+from salf.runs.settings import key
+
+Measure = Literal["accuracy", "train_loss"]
+Over = Literal["round", "clock", "seconds"]
+
+AXES: Mapping[Over, str] = {
+    "round": "Rounds",
+    "clock": "Simulated seconds",
+    "seconds": "Seconds of training",
+}
+MEASURES: Mapping[Measure, str] = {
+    "accuracy": "Accuracy on held-out data",
+    "train_loss": "Training loss",
+}
+LINKS, GREY = Line("download, upload", "#8c959f"), "#d9b3ae"
+FULL, SOME = "#0072B2", "#E69F00"
+# Settings that a page always names; of the others, those that are not the default.
+_NAMED = (
+    "data", "model", "method", "users", "split", "rounds", "seconds", "lr", "batch_size", "fleet",
+    "deadline",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A run as its files have it: its rounds so far, and its summary once it is finished."""
+
+    rows: Sequence[Row]
+    summary: Mapping[str, Any] = field(default_factory=dict)
+
+
+Traces = Mapping[str, Sequence[Trace]]  # the runs of each line, seed by seed
+
+
+def curve(
+    runs: Sequence[Sequence[Row]], measure: Measure, over: Over, line: str = "", panel: str = ""
+) -> list[Point]:
+    """The mean over the seeds, the lowest and the highest, which may be measured at different x.
+
+    Between two evaluations a run's value is interpolated; after the last it stays.
+    """
+    found = [
+        [
+            (at, value)
+            for row, at in zip(rows, _places(rows, over), strict=True)
+            if (value := getattr(row, measure)) is not None and isfinite(value)
+        ]
+        for rows in runs
+    ]
+    known = [np.array(each, np.float64).T for each in found if each]
+    if not known:
+        return []
+    every = np.unique(np.concatenate([at for at, _ in known]))
+    grid = np.array(thinned(every[every >= max(at[0] for at, _ in known)]))
+    values = np.array([np.interp(grid, at, measured) for at, measured in known])
+    table = np.round([grid, values.mean(0), values.min(0), values.max(0)], 6).T.tolist()
+    if len(known) == 1:
+        return [Point(line, x, mean, panel=panel) for x, mean, _, _ in table]
+    return [Point(line, x, mean, low, high, panel=panel) for x, mean, low, high in table]
+
+
+def _places(rows: Sequence[Row], over: Over) -> list[float]:
+    if over == "seconds":  # those of rounds, without the time between them
+        return [round(at, 4) for at in accumulate(row.seconds for row in rows)]
+    return [float(getattr(row, over) or 0.0) for row in rows]
+
+
+def explained(
+    runs: Traces, lines: Sequence[Line], asked: int, devices: Sequence[str] = ()
+) -> list[Section]:
+    """What explains results, as far as it is known: rounds, who takes part, voice and waste."""
+    found = []
+    if (lanes := swimlanes(runs)) is not None:
+        about = (
+            "Some users of the first rounds with the first seed, from the fastest to the slowest: "
+            "each layer from the last to the first. The vertical line is the deadline."
+        )
+        found.append(Section("A few rounds", [Chart(lanes, about), *devices]))
+    about = (
+        f"Of the {asked} users of a round, those that delivered all of their layers, some, or "
+        "none; mean over rounds and seeds. Backpropagation starts at the last layer, so more users "
+        "reach the later layers."
+    )
+    took_part = Chart(participation(runs, asked), about)
+    found.append(Section("Who takes part, and how far", [took_part, reach(runs)]))
+    if (heard := voice(runs, lines)) is not None:
+        about = (
+            "A user's voice is its part of the weight applied in all steps, averaged over the "
+            "layers; an unbiased method gives every user the voice that it has with FedAvg. First "
+            "users sorted by their voice, where the dashed line marks an equal part; then each "
+            "class's part of the voice, where a mark shows its part of the data."
+        )
+        heading = "Voice: whose gradients the model is made of"
+        found.append(Section(heading, [Chart(heard, about)]))
+    if any(row.work or row.bytes for each in runs.values() for run in each for row in run.rows[:1]):
+        about = (
+            "Parts of all multiply-adds and of all bytes that are in no update: of users that a "
+            "method drops, and of layers not complete by the deadline."
+        )
+        found.append(Section("Waste", [Chart(waste(runs), about)]))
+    return found
+
+
+def participation(runs: Traces, asked: int) -> Figure:
+    """How many of the users asked finished, were stopped on the way, or delivered nothing."""
+    parts = []
+    for each in runs.values():
+        reached = [row.reached for run in each for row in run.rows]
+        full, some = (
+            min(1.0, float(np.mean([row[at] for row in reached])) / asked) for at in (0, -1)
+        )
+        parts.append([full, some - full, 1 - some])
+    kinds = ("all layers", FULL), ("some layers", SOME), ("no layer", GREY)
+    y = Axis("Users of a round, on average", percent=True, domain=(0, 1))
+    values = np.round(parts, 4).T.tolist()
+    return Figure([Bars([*runs], [Line(*kind) for kind in kinds], values, y, stacked=True)])
+
+
+def reach(runs: Traces) -> Table:
+    """How many users updated each layer: mean over rounds and seeds."""
+    rows = []
+    for label, each in runs.items():
+        counts = np.mean([row.reached for run in each for row in run.rows], axis=0)
+        layers = names.layers(each[0].summary.get("layers") or [""] * len(counts))
+        row = dict(zip(layers, (f"{count:.1f}" for count in counts), strict=True))
+        rows.append({"Method": label} | row)
+    return Table.of(rows, "Users that reached each layer")
+
+
+def waste(runs: Traces) -> Figure:
+    """The parts of all work and bytes that are in no update."""
+    parts = [np.mean([lost(run.rows) for run in each], axis=0) for each in runs.values()]
+    lines = [Line("work", FULL), Line("bytes", SOME)]
+    values = np.round(parts, 4).T.tolist()
+    return Figure([Bars([*runs], lines, values, Axis("Lost", percent=True))])
+
+
+def swimlanes(runs: Traces) -> Figure | None:
+    """A few rounds of a method with a deadline, and of one that waits, if these are known."""
+    charts: dict[bool, Lanes] = {}
+    by_salf = sorted(runs.items(), key=lambda each: each[1][0].summary.get("method") != "salf")
+    for label, (first, *_) in by_salf:
+        if found := first.summary.get("lanes"):
+            waits = found[0]["deadline"] is None
+            charts.setdefault(waits, _lanes(label, found, first.summary["layers"]))
+    return Figure([*charts.values()]) if charts else None
+
+
+def _lanes(label: str, found: Sequence[Mapping[str, Any]], layers: Sequence[str]) -> Lanes:
+    labels = names.layers(layers)
+    colours = zip(labels, ordered(len(labels)), strict=True)
+    kinds = [LINKS, *(Line(f"layer {label}", colour) for label, colour in colours)]
+    place = {LINK: 0, LOST: len(kinds)}
+    kinds.append(Line("work that is in no update", GREY))
+    rounds = [
+        {
+            "name": f"{label}, round {each['round']}",
+            "end": each["seconds"],
+            "deadline": each["deadline"],
+            "users": [f"user {user}" for user in each["users"]],
+            "lanes": [
+                [[begin, end, place.get(kind, kind)] for begin, end, kind in pieces]
+                for pieces in each["pieces"]
+            ],
+        }
+        for each in found
+    ]
+    return Lanes(kinds, rounds)
+
+
+def voice(runs: Traces, lines: Sequence[Line]) -> Figure | None:
+    """The weight of each class beside its part of the data, and of each user, sorted."""
+    points, by_class, data = [], dict[str, list[float]](), list[float]()
+    for label, each in runs.items():
+        said = [run.summary.get("voice") for run in each]
+        if not all(said) or label not in {line.name for line in lines}:
+            continue
+        ranked = np.mean([sorted(one["users"]) for one in said if one], axis=0)
+        points += [
+            Point(label, place, round(float(v) * len(ranked), 4))
+            for place, v in enumerate(ranked, 1)
+        ]
+        by_class[label], data = (
+            np.mean([one[name] for one in said if one], axis=0).round(5).tolist()
+            for name in ("classes", "data")
+        )
+    if not points:
+        return None
+    shown = [line for line in lines if line.name in by_class]
+    x, y = Axis("Users, the least heard first"), Axis("Voice, in equal parts")
+    users = Lines(points, shown, x, y, level=1)
+    if not data:
+        return Figure([users])
+    groups = [f"class {label}" for label in range(len(data))]
+    values = [by_class[line.name] for line in shown]
+    bars = Bars(groups, shown, values, Axis("Part of the voice", percent=True), data)
+    return Figure([users, bars])
+
+
+def settings(table: Mapping[str, Any], defaults: Mapping[str, Any]) -> Section:
+    """The settings of a run by name: the main ones, and those that are not the default."""
+    given = {name: _value(value) for name, value in table.items() if value or value is False}
+    if deadline := table.get("deadline"):
+        given["deadline"] = names.deadline(deadline)
+    shown = [name for name in _NAMED if name in given]
+    shown += [n for n, v in table.items() if n in given and n not in shown and v != defaults.get(n)]
+    return Section(
+        "Settings",
+        [Table.of({"Setting": key(name), "Value": given[name]} for name in shown)],
+    )
+
+
+def _value(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {each}" for name, each in value.items())
+    return f"{value:g}" if isinstance(value, float) else str(value)
