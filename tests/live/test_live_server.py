@@ -175,7 +175,7 @@ def test_p_l_is_learned_and_comes_close_to_the_truth():
     learned = []
     for _ in range(3000):
         depths = 4 - (rng.random((5, 1)) < chances).sum(1)
-        estimate.learn(dict(zip("abcde", depths.tolist(), strict=True)))
+        estimate.learn(depths.tolist())
         learned.append(estimate.unreached())
     # The prior of 5 rounds in some 55 makes it a tenth too small; the mean is over 60 windows.
     assert np.mean(learned, axis=0) == pytest.approx(0.91 * (1 - chances) ** 5, abs=0.03)
@@ -205,7 +205,7 @@ def test_where_somebody_always_finishes_p_l_is_0_however_slow_the_others_are():
 def test_p_l_of_one_layer_after_rounds_in_which_it_was_reached_or_not(depths, least, most):
     estimate = ReachEstimate(1)
     for depth in depths:
-        estimate.learn({"a": depth})
+        estimate.learn([depth])
     assert least <= estimate.unreached()[0] <= most
 
 

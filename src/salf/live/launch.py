@@ -223,7 +223,6 @@ def make_server(config: LiveConfig, problem: Problem) -> LiveServer:
         local_steps=int(steps.max()),
         client_lr=config.client_lr,
         equal_time=config.batch_size if config.equal_time() else None,
-        reach="learned" if config.learns_reach else "counted",
         max_norm=config.max_norm,
         robust="none" if config.robust == "auto" else config.robust,
         tolerate=config.tolerate,

@@ -10,7 +10,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -24,7 +23,7 @@ from salf.core.rules import Tensors
 from salf.core.server import SGD, Optimiser, Schedule, Server
 from salf.live.batches import common_time
 from salf.live.inspection import Inspection, TooLarge
-from salf.live.reach import ReachEstimate, UserReach
+from salf.live.reach import ReachEstimate
 from salf.live.update import Rejected, Task, Update, decode, size_of
 from salf.methods import Method, to_wire
 from salf.methods import method as make_method
@@ -106,8 +105,7 @@ class ServerSettings:
       is the learning rate of these steps, by default the server's.
     - `equal_time`: a batch size, if users choose their batches such that a step takes all of them
       about as long (`salf.live.batches`).
-    - `unreached`: p_l; by default they are learned from the reach seen so far. With `reach`
-      "learned", they follow from each user's reach (`salf.live.reach.UserReach`).
+    - `unreached`: p_l; by default they are learned from the reach seen so far.
     - `max_norm`: bounds every layer's gradient; by default the bound is learned.
     - `robust`: a rule that tolerates so many bad users.
     - `compress`: how users compress what they send (`salf.core.compression`).
@@ -119,7 +117,6 @@ class ServerSettings:
     client_lr: float | None = None
     equal_time: int | None = None
     unreached: Sequence[float] | None = None
-    reach: Literal["counted", "learned"] = "counted"
     max_norm: float | None = None
     robust: str = "none"
     tolerate: int = 1
@@ -153,11 +150,10 @@ class LiveServer:
                 )
         work = _stage_work(problem)
         self.done_after = work.cumsum() / work.sum()  # the part of the work
-        learned = settings.reach == "learned"
-        self.reach = UserReach(self.done_after) if learned else ReachEstimate(len(layers))
+        self.reach = ReachEstimate(len(layers))
         robust, compress = settings.robust, Compression.parse(settings.compress)
         rule = None if robust == "none" else Robust(robust, settings.tolerate)
-        stages = Stages(rule, compress, count_reach=not learned)
+        stages = Stages(rule, compress, count_reach=True)
         self.pipeline = Pipeline(stages, self.method, layers, self.weights)
         self.names: dict[str, None] = {}  # of all users that were ever asked, in order
         self.equal_time = settings.equal_time
@@ -291,7 +287,7 @@ class LiveServer:
         good = [user for user in round.asked if user not in bad]
         if good:  # else all failed, or nobody was asked: time was enough
             # Who reached a layer, not whom the method counted: p_l is about the former.
-            self.reach.learn({user: round.of(user).first for user in good}, round.deadline)
+            self.reach.learn([round.of(user).first for user in good])
         part = self.method.gradients(round.arrived(good), len(self.layers)) > 0
         self.pipeline.close(t, dict.fromkeys(good, 1.0), part)
         self.t, self._round = t, None
@@ -371,14 +367,12 @@ class LiveServer:
         """How likely a user is to reach each layer, [L, 1], if the method weighs by it."""
         if not self.method.asks.chance:
             return None
-        if isinstance(self.reach, UserReach):
-            return self.reach.reach([user], self.round.deadline)
         return self.pipeline.chance([user])
 
     def _unreached(self) -> Floats:
         if self.given_unreached is not None:
             return self.given_unreached
-        return self.reach.unreached(self.round.asked, self.round.deadline)
+        return self.reach.unreached()
 
     def _check_finite(self, moved: Collection[str], t: int) -> None:
         """Good updates may still add up to a model that overflows."""

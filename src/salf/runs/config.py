@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from salf.common.errors import SalfError
+from salf.methods import Method
 from salf.runs.settings import Settings, Unset, setting
 from salf.worlds import base as worlds
 from salf.worlds.fleet import availability
@@ -45,6 +46,12 @@ class Config(Settings):
         "markov:ON,OFF (mean seconds) | by-labels:MEAN,SLOT (in every slot of SLOT seconds, each "
         "user is available with a probability that depends on its labels, MEAN on average) | "
         "FILE.csv",
+    )
+    reach: Literal["known", "learned", "counted"] = setting(
+        "known",
+        "How p_l and each user's reach are computed: known (from the distribution of the fleet or "
+        "of --depth) | learned (with a fleet, from each user's depths so far) | counted (the share "
+        "of rounds in which each user reached the layer, for methods that weigh by it)",
     )
     pair: Literal["", "random", "labels", "size"] = setting(
         "",
@@ -108,6 +115,7 @@ class Config(Settings):
             if not self.availability.endswith(".csv"):
                 availability.parse(self.availability)
         worlds.check(self.depth)
+        self.check_reach(self.make_method())
         if not self.attack and type(self.attackers) is not Unset:
             raise SalfError("attackers needs an attack, such as attack='flip'.")
         self.make_attackers()  # which checks them
@@ -115,6 +123,13 @@ class Config(Settings):
             from salf import engines
 
             engines.find(self.engine)
+
+    def check_reach(self, method: Method) -> None:
+        """Refuse to learn what the method does not use."""
+        if self.reach == "learned" and not method.asks.reach:
+            raise SalfError(
+                f"{method.name} with average {self.average} does not use p_l: leave out reach=."
+            )
 
     def make_attackers(self) -> "Attackers | None":
         """The users that attack, if there are any."""

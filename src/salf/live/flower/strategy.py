@@ -65,8 +65,8 @@ class SALF(FedAvg):
     - `robust`: how layers are combined so that `tolerate` nodes whose gradients stand out cannot
       control them: "trimmed", "median", "clip", or "none" if all nodes are trusted. It needs at
       least 2 `tolerate` + 1 nodes and holds the updates of a round in memory.
-    - `local_steps`, `client_lr`, `unreached`, `reach`, `max_norm`, `compress`: see
-      `salf.live.server.ServerSettings`. `reach` is "learned" if the deadline changes.
+    - `local_steps`, `client_lr`, `unreached`, `max_norm`, `compress`: see
+      `salf.live.server.ServerSettings`.
     - `layers`, `example`: the layers, if the default is not what you want (see `Layers.of`); or
       pass a `salf.Problem` in place of the model.
     - `state`: a file that stores every closed round; a new start continues after the last one.
@@ -93,8 +93,6 @@ class SALF(FedAvg):
         given = FlowerSettings(**{name: settings.pop(name) for name in own})
         if given.optimiser is None:
             given = replace(given, optimiser=SGD(given.momentum))
-        if isinstance(deadline, Deadline) and deadline.changes:
-            given = replace(given, reach="learned")
         super().__init__(**settings)
         if isinstance(model, nn.Module):
             layers = Layers.of(model, given.layers, given.example)
