@@ -87,7 +87,6 @@ def test_accuracy_is_over_the_seconds_rounds_took_where_it_was_measured(run_of):
 
 def test_an_accuracy_that_was_never_measured_is_not_shown(run_of):
     run = run_of([row(1), row(2, train_loss=float("nan"))])
-    assert curve(run) is None
     assert section(run, "Accuracy on held-out data over time") == ["Not measured."]
 
 
@@ -149,10 +148,9 @@ def test_of_very_many_users_some_of_each_slowness_are_shown_and_the_page_says_so
 def test_every_layer_has_the_mean_of_its_users_and_the_p_of_the_last_step(run_of):
     records = [row(1), row(2, {"user-1": 4, "user-2": 4}, unreached=(0.25, 0.125, 0.0))]
     summary = {"test_accuracy": 0.5, "layers": ["0", "2", "head"]}
-    assert table(run_of(records, summary=summary), "Updates per layer") == [
-        ["1", "0.5", "0.25"],
-        ["2", "1.0", "0.12"],
-        ["3 head", "1.0", "0"],
+    assert table(run_of(records, summary=summary), "Who takes part, and how far") == [
+        ["SALF", "0.5", "1.0", "1.0"],
+        ["p_l: nobody reaches it", "0.25", "0.12", "0"],
     ]
 
 
@@ -214,8 +212,7 @@ def test_fedavg_has_no_limit_and_no_p(run_of):
     assert "in rounds that wait for all users" in page_of(run).intro[0]
     (text,) = section(run, "Round durations")
     assert text == "No round had a limit. The median is 9 s, the longest 9 s."
-    assert table(run, "Updates per layer") == [["1", "1.0"], ["2", "2.0"], ["3", "2.0"]]
-    assert "p_l" not in section(run, "Updates per layer")[0]
+    assert table(run, "Who takes part, and how far") == [["FedAvg", "1.0", "2.0", "2.0"]]
 
 
 def test_the_page_of_one_round_is_whole_fetches_nothing_and_escapes_what_users_said(tmp_path):
@@ -225,7 +222,7 @@ def test_the_page_of_one_round_is_whole_fetches_nothing_and_escapes_what_users_s
     assert written == folder / "live.html"
     html = written.read_text(encoding="utf-8")
     parsed = Parsed(html)
-    assert len(parsed.scripts) == 3 + 1  # charts, and what draws them
+    assert len(parsed.scripts) == 4 + 1  # charts, and what draws them
     assert "alert('&')" not in parsed.scripts[-1]
     assert parsed.texts.count(HOSTILE) == 1  # who it was that was refused
     assert f"failed: {HOSTILE}" in parsed.texts

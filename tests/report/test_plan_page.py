@@ -2,14 +2,15 @@
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
+from salf.core.rows import Row
 from salf.report.plan import page, table, verdict, why
 from salf.runs.config import Config
 from salf.runs.plan import ADEL, Asked, Planned, Regime
 from salf.runs.search import Candidate, Race
+from salf.runs.training import History
 
 SALF = Candidate("salf", 0.5, "equal-time", 4, "fp16", 0.1)
 DROP, WAITING = Candidate("drop", 1.5, lr=0.2), Candidate("fedavg", lr=0.2)
@@ -17,8 +18,8 @@ REGIME = Regime({"links": 0.7, "fixed": 0.1, "rows": 0.2}, 3.0, 0.5, 0.8, 0.1)
 
 
 def history(level, test):
-    curve = [(10.0 * k, level * k / 10) for k in range(1, 11)]
-    return SimpleNamespace(timed_curve=curve, rows=range(50), test_accuracy=test)
+    rows = [Row(k, 1.0, (1, 2), level * k / 10, clock=10.0 * k) for k in range(1, 11)]
+    return History(tuple(rows), {"accuracy": test})
 
 
 @pytest.fixture
@@ -73,3 +74,4 @@ def test_the_page_has_curves_and_the_config(planned):
     assert "salf plan mnist-mlp" in html
     assert "deadlines and batches by ADEL-FL" in html
     assert "Held-out accuracy" in html
+    assert "Users that reached each layer" in html

@@ -13,7 +13,7 @@ from salf.common.files import write_all
 from salf.common.pictures import pictures
 from salf.report import charts, names
 from salf.report.measured import at_end, seeds, spread, tested
-from salf.report.page import Chart, Note, Page, PageBlock, Section, again, made_with
+from salf.report.page import Chart, Note, Page, PageBlock, Section, again, made_with, text
 from salf.report.parts import AXES, MEASURES, explained, settings
 from salf.report.tables import NONE, Table, best, bold, not_reached, tell
 from salf.report.verdict import budget, mean_time, number, target, told
@@ -200,21 +200,11 @@ def notes(comparison: Comparison) -> str:
         said.append(f"{listed} waits for all users in every round.")
     if not base.fleet:
         return " ".join([*said, "Bold: the best method with a deadline." * several]).strip()
-    if measure == "accuracy":
-        said.append(
-            "Slowest 10 %: accuracy on the data of the 10 % of users with the slowest devices."
-        )
+    said += [text("comparison.slowest")] * (measure == "accuracy")
     if several or comparison.goal is not None:
-        said.append(
-            f"{TO_TARGET}: until the first evaluation on held-out data at or above "
-            f"{target(comparison)}."
-        )
-    said.append(
-        "Waited: simulated seconds from when a user finishes to the end of the round. Work and "
-        "bytes lost: what is in no update, of users that a method drops and of layers not complete "
-        "by the deadline." + " Bold: the best method." * several
-    )
-    return " ".join(said)
+        said.append(text("comparison.target", target=target(comparison)))
+    said.append(text("comparison.lost"))
+    return " ".join([*said, *["Bold: the best method."] * several])
 
 
 def _curves(comparison: Comparison) -> Section:
@@ -235,6 +225,5 @@ def _devices(comparison: Comparison, summary: Mapping[str, Any]) -> list[str]:
     about = ABOUT.get(name.partition(":")[0], "")
     return [
         f"Devices: {name}. {about}".strip(),
-        f"Of the median user's round without waiting, {found['links']:.0%} is download and upload, "
-        f"{found['fixed']:.0%} the fixed cost of steps, and {found['rows']:.0%} computing on rows.",
+        text("comparison.round", **found),
     ]

@@ -10,15 +10,16 @@ from textwrap import shorten
 from typing import Any
 
 from salf.common.errors import SalfError
-from salf.common.figures import Axis, Cells, Figure, Lanes, Line, Lines, Point, ordered, thinned
+from salf.common.figures import Axis, Cells, Figure, Lanes, Line, Lines, ordered
 from salf.common.files import write_whole
 from salf.core import rows
 from salf.core.rows import Row
 from salf.live.slow import slowness
 from salf.live.users import user_name
 from salf.report import names
-from salf.report.page import Chart, Page, PageBlock, Section, again
-from salf.report.parts import GREY, MEASURES
+from salf.report.page import Chart, Page, PageBlock, Section, again, text
+from salf.report.parts import AXES, GREY, MEASURES, Trace, explained, settings
+from salf.report.parts import curve as accuracy_of
 from salf.report.tables import Table
 from salf.runs.folder import CONFIG, RunFolder
 from salf.runs.live_config import LiveConfig
@@ -84,30 +85,22 @@ def write_live_page(folder: Path) -> Path:
 
 def page(run: LiveRun, folder: Path) -> Page:
     """The run as a page."""
-    drawn = curve(run)
-    of_curve = (
-        "Accuracy over the total duration of the rounds, without the time between them. The axis "
-        "may not start at zero."
-    )
-    of_lanes = (
-        "The last rounds: the time from the start of a round until a user's update arrived, in the "
-        "colour of the first layer that it reached. The vertical line is the deadline T_max."
-    )
-    how = again(["replay", str(folder)], run.config.to_toml())
+    config, line = run.config, _line(run)
+    drawn = Chart(curve(run), text("live.curve")) if _measured(run) else "Not measured."
+    method = {line.name: [Trace(run.records, {"layers": (run.summary or {}).get("layers")})]}
+    how = again(["replay", str(folder)], config.to_toml(), heading="Replay it")
     return Page(
-        f"{names.method(run.config.method)} live on {names.data(run.config.data)}",
+        f"{names.method(config.method)} live on {names.data(config.data)}",
         [_result(run)],
         [
-            Section(
-                f"{MEASURES['accuracy']} over time",
-                ["Not measured." if drawn is None else Chart(drawn, of_curve)],
-            ),
-            Section("A few rounds", [Chart(lanes(run), of_lanes)]),
+            Section(f"{MEASURES['accuracy']} over time", [drawn]),
+            Section("A few rounds", [Chart(lanes(run), text("live.lanes"))]),
+            *explained(method, [line], config.cohort_size()),
             Section("How far each user got", _progress(run)),
-            Section("Updates per layer", _layers(run)),
             Section("Round durations", [_durations(run)]),
             Section("Rejected updates", _rejected(run)),
-            Section("Replay it", ["Replay the recorded depths in the simulator:", *how.blocks]),
+            settings(config.table(), LiveConfig.defaults()),
+            how,
         ],
     )
 
@@ -129,17 +122,20 @@ def _result(run: LiveRun) -> str:
     )
 
 
-def curve(run: LiveRun) -> Figure | None:
-    """The accuracy over the seconds that rounds took; None if it was never measured."""
-    line = replace(names.lines([run.config.method])[0], dashed=False, bold=True)
-    points, seconds = [], 0.0
-    for row in run.records:
-        seconds += row.seconds
-        if row.accuracy is not None:
-            points.append(Point(line.name, round(seconds, 4), round(row.accuracy, 6)))
-    x = Axis("Seconds of training", domain=(0, round(seconds, 4) or 1.0))
-    y = Axis(MEASURES["accuracy"])
-    return Figure([Lines(thinned(points), [line], x, y, height=240)]) if points else None
+def _line(run: LiveRun) -> Line:
+    return replace(names.lines([run.config.method])[0], dashed=False, bold=True)
+
+
+def _measured(run: LiveRun) -> bool:
+    return any(row.accuracy is not None for row in run.records)
+
+
+def curve(run: LiveRun) -> Figure:
+    """The accuracy over the seconds that rounds took."""
+    line = _line(run)
+    points = accuracy_of([run.records], "accuracy", "seconds", line.name)
+    x = Axis(AXES["seconds"], domain=(0, max((p.x for p in points), default=1.0)))
+    return Figure([Lines(points, [line], x, Axis(MEASURES["accuracy"]), height=240)])
 
 
 def lanes(run: LiveRun) -> Figure:
@@ -177,33 +173,8 @@ def progress(run: LiveRun) -> Cells:
 def _progress(run: LiveRun) -> list[PageBlock]:
     shown, there = len(run.shown_users), len(run.users)
     some = f"{shown} of the {there:,} users are shown. " * (shown < there)
-    stopped = (
-        "Every round waits for all users; no user is stopped early."
-        if names.waits(run.config.method)
-        else "Backpropagation starts at the last layer. A user stopped by the deadline sends "
-        "the layers it has completed."
-    )
-    caption = (
-        f"{some}Layers that a user reached, on average; blank where it was not asked. A "
-        "user that sent nothing, or whose update was rejected, reached no layer."
-    )
-    return [stopped, Chart(Figure([progress(run)]), caption)]
-
-
-def _layers(run: LiveRun) -> list[PageBlock]:
-    said = "Number of updates per layer, from the input to the output; mean over the rounds."
-    counts = [fmean(each) for each in zip(*(row.reached for row in run.records), strict=True)]
-    lines = [
-        {"Layer": label, "Updates": f"{count:.1f}"}
-        for label, count in zip(run.layers, counts, strict=True)
-    ]
-    if chances := run.records[-1].unreached:
-        said += (
-            " p_l is the probability that nobody reaches the layer: the layer's last step was "
-            "divided by 1\u00a0−\u00a0p_l."
-        )
-        lines = [{**line, "p_l": f"{p:.2g}"} for line, p in zip(lines, chances, strict=True)]
-    return [said, Table.of(lines)]
+    how = text("live.waits" if names.waits(run.config.method) else "live.stopped")
+    return [how, Chart(Figure([progress(run)]), some + text("live.progress"))]
 
 
 def _durations(run: LiveRun) -> str:
@@ -220,8 +191,8 @@ def _rejected(run: LiveRun) -> list[PageBlock]:
     """Rejected updates by user and reason, the most frequent first."""
     found: dict[tuple[str, str], list[int]] = {}
     for row in run.records:
-        for user, text in row.rejected:
-            found.setdefault((_CHANGING.sub(r"\1 …", text), user), []).append(row.round)
+        for user, reason in row.rejected:
+            found.setdefault((_CHANGING.sub(r"\1 …", reason), user), []).append(row.round)
     most = sorted(found.items(), key=lambda it: (-len(it[1]), it[1][0], names.in_order(it[0][1])))
     table = Table.of(
         {

@@ -23,7 +23,7 @@ from salf.common.figures import (
 )
 from salf.core.rows import Row, lost
 from salf.report import names
-from salf.report.page import Chart, Section
+from salf.report.page import Chart, Section, text
 from salf.report.tables import Table
 from salf.runs.settings import key
 
@@ -96,36 +96,22 @@ def explained(
     runs: Traces, lines: Sequence[Line], asked: int, devices: Sequence[str] = ()
 ) -> list[Section]:
     """What explains results, as far as it is known: rounds, who takes part, voice and waste."""
-    found = []
-    if (lanes := swimlanes(runs)) is not None:
-        about = (
-            "Some users of the first rounds with the first seed, from the fastest to the slowest: "
-            "each layer from the last to the first. The vertical line is the deadline."
-        )
-        found.append(Section("A few rounds", [Chart(lanes, about), *devices]))
-    about = (
-        f"Of the {asked} users of a round, those that delivered all of their layers, some, or "
-        "none; mean over rounds and seeds. Backpropagation starts at the last layer, so more users "
-        "reach the later layers."
-    )
-    took_part = Chart(participation(runs, asked), about)
+    rounds, heard = swimlanes(runs), voice(runs, lines)
+    clocked = any(row.work for each in runs.values() for run in each for row in run.rows[:1])
+    found = [Section("A few rounds", [told(rounds, "lanes"), *devices])] if rounds else []
+    took_part = told(participation(runs, asked), "part", asked=asked)
     found.append(Section("Who takes part, and how far", [took_part, reach(runs)]))
-    if (heard := voice(runs, lines)) is not None:
-        about = (
-            "A user's voice is its part of the weight applied in all steps, averaged over the "
-            "layers; an unbiased method gives every user the voice that it has with FedAvg. First "
-            "users sorted by their voice, where the dashed line marks an equal part; then each "
-            "class's part of the voice, where a mark shows its part of the data."
-        )
+    if heard is not None:
         heading = "Voice: whose gradients the model is made of"
-        found.append(Section(heading, [Chart(heard, about)]))
-    if any(row.work or row.bytes for each in runs.values() for run in each for row in run.rows[:1]):
-        about = (
-            "Parts of all multiply-adds and of all bytes that are in no update: of users that a "
-            "method drops, and of layers not complete by the deadline."
-        )
-        found.append(Section("Waste", [Chart(waste(runs), about)]))
+        found.append(Section(heading, [told(heard, "voice")]))
+    if clocked:
+        found.append(Section("Waste", [told(waste(runs), "waste")]))
     return found
+
+
+def told(figure: Figure, about: str, **values: object) -> Chart:
+    """A figure with its text."""
+    return Chart(figure, text(f"explained.{about}", **values))
 
 
 def participation(runs: Traces, asked: int) -> Figure:
@@ -151,6 +137,9 @@ def reach(runs: Traces) -> Table:
         layers = names.layers(each[0].summary.get("layers") or [""] * len(counts))
         row = dict(zip(layers, (f"{count:.1f}" for count in counts), strict=True))
         rows.append({"Method": label} | row)
+        if last := each[0].rows[-1].unreached:  # p_l is known of live rounds
+            chances = dict(zip(layers, (f"{p:.2g}" for p in last), strict=True))
+            rows.append({"Method": "p_l: nobody reaches it"} | chances)
     return Table.of(rows, "Users that reached each layer")
 
 

@@ -4,13 +4,15 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from salf.common.figures import Axis, Figure, Line, Lines, Point
+from salf.common.figures import Axis, Figure, Line, Lines
 from salf.common.intervals import Interval, interval, over_seeds
 from salf.report import names
-from salf.report.page import Chart, Code, Page, Section, again
+from salf.report.page import Chart, Code, Note, Page, Section, again, text
+from salf.report.parts import AXES, MEASURES, Trace, curve, explained, settings
 from salf.report.tables import NONE, Table, not_reached, tell
 from salf.report.verdict import number
 from salf.runs.compare import SHARE
+from salf.runs.config import Config
 from salf.runs.plan import ADEL, BOUND, Planned
 from salf.runs.search import Candidate
 
@@ -65,10 +67,7 @@ def note(planned: Planned) -> str:
     if planned.target is not None:
         whose = "" if planned.asked.target else f", {SHARE:.0%} of waiting FedAvg's at the end"
         said += f" Seconds to target: until {planned.target:.3f} on held-out data{whose}."
-    return (
-        f"{said} Against the choice: paired by seed, mean and 95 % interval. The choice is the "
-        "best of several, so its own figures are a little too good."
-    )
+    return f"{said} {text('plan.note')}"
 
 
 def table(planned: Planned) -> Table:
@@ -85,23 +84,30 @@ def table(planned: Planned) -> Table:
 
 def figure(planned: Planned) -> Figure:
     """Held-out accuracy over simulated seconds of the finalists."""
-    lines, points = [], []
-    for each, colour in zip(planned.finalists, _COLOURS, strict=False):
-        name = described(each)
-        lines.append(Line(name, colour, each.waits, each == planned.best))
-        curves = [history.timed_curve for history in planned.histories(each)]
-        for both in zip(*curves, strict=False):
-            seconds, found = both[0][0], interval([accuracy for _, accuracy in both])
-            ends = (None, None) if found.half is None else (max(found.low, 0), min(found.high, 1))
-            points.append(Point(name, seconds, found.mean, *ends))
-    x, y = Axis("Simulated seconds"), Axis("Held-out accuracy")
-    return Figure([Lines(points, lines, x, y, height=260)])
+    lines, points = _lines(planned), []
+    for each, line in zip(planned.finalists, lines, strict=False):
+        rows = [history.rows for history in planned.histories(each)]
+        points += curve(rows, "accuracy", "clock", line.name)
+    return Figure(
+        [Lines(points, lines, Axis(AXES["clock"]), Axis(MEASURES["accuracy"]), height=260)]
+    )
+
+
+def _lines(planned: Planned) -> list[Line]:
+    return [
+        Line(described(each), colour, each.waits, each == planned.best)
+        for each, colour in zip(planned.finalists, _COLOURS, strict=False)
+    ]
 
 
 def page(planned: Planned, command: Sequence[str] = ()) -> Page:
     """The plan as a page."""
     config = planned.config
-    caption = f"Held-out accuracy over simulated seconds: {over_seeds(len(planned.seeds))}."
+    caption = "Held-out accuracy over simulated seconds: mean of the seeds, lowest and highest."
+    runs = {
+        described(each): [Trace(history.rows) for history in planned.histories(each)]
+        for each in planned.finalists
+    }
     use = "Run the choice in the simulator, or with real users:"
     code = Code("salf run config.toml\nsalf live live.toml")
     chart = Chart(figure(planned), caption)
@@ -109,8 +115,10 @@ def page(planned: Planned, command: Sequence[str] = ()) -> Page:
         f"What to run: {names.method(config.method)} on {names.fleet_name(config)}",
         [verdict(planned), why(planned)],
         [
-            Section("The finalists", [table(planned), note(planned), chart]),
+            Section("The finalists", [table(planned), Note(note(planned)), chart]),
+            *explained({n: each for n, each in runs.items() if each}, [], config.cohort_size()),
             Section("Use it", [use, code]),
+            settings(config.table(), Config.defaults()),
             again(command, config.to_toml()),
         ],
     )
