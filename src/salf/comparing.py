@@ -22,6 +22,7 @@ from salf.methods import method as make_method
 from salf.problem import Problem
 from salf.report.comparison import print_tables, write_report
 from salf.report.tables import printed
+from salf.report.watch import RUNS
 from salf.runs.compare import Case, Comparison, check_options, check_target, options_of
 from salf.runs.config import Config
 from salf.runs.federation import data_files, load_data
@@ -230,6 +231,8 @@ class Sweep:
             name: {**self.cases[case], "seed": seed} for (case, seed), name in self.names.items()
         }
         kept = {n: None if out is None else Path(out, "runs", n).absolute() for n in asked}
+        if out is not None:
+            write_whole(Path(out) / RUNS, "".join(f"{name}\n" for name in asked))
         jobs = {name: self._job(each, kept[name], on_round) for name, each in asked.items()}
         if self.by_name:  # here, so that data are fetched and what is wrong with them is said once
             for data in dict.fromkeys(each.get("data", self.base.data) for each in asked.values()):

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from salf.cli import bench, demo, fleet, live, runs, show
+from salf.cli import bench, demo, fleet, live, runs, show, watch
 from salf.cli.options import option
 from salf.cli.terminal import INTERRUPTED, as_options, say, tell
 from salf.common.errors import SalfError
@@ -46,6 +46,7 @@ for command in (
     live.page,
     live.join,
     live.replay,
+    watch.watch,
     show.layers,
     show.data,
     show.bound,

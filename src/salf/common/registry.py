@@ -22,6 +22,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from salf.common.errors import SalfError, in_one_line, unknown
 
 PATH = "package.module:Name"  # how an import path is written
+imports = True  # False in a process that only looks at what others wrote: `salf watch`
 
 
 def is_path(name: str) -> bool:
@@ -34,6 +35,8 @@ def find(kind: str, name: str, known: Mapping[str, Any], group: str) -> Any:
     """Look `name` up: in `known`, in the entry points of packages, or as an import path."""
     if name in known:
         return known[name]
+    if not imports:
+        raise SalfError(f"the {kind} {name!r} is not imported here.")
     brought = {point.name: point for point in entry_points(group=group)}
     if name in brought:
         try:

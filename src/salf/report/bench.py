@@ -13,8 +13,9 @@ from salf.common.figures import Axis, Figure, Line, Lines, Point
 from salf.common.files import csv_of, write_all
 from salf.common.intervals import Interval, interval, over_seeds
 from salf.report import names
-from salf.report.page import Chart, Note, Page, PageBlock, Section, again, made_with, text
+from salf.report.page import Chart, Note, Page, PageBlock, Section, again, made_with
 from salf.report.tables import NONE, Table, best, bold, not_reached, tell
+from salf.report.texts import text
 from salf.runs.compare import SHARE
 
 PAGE, CSV = "report.html", "results.csv"

@@ -19,7 +19,7 @@ def headings(
     cases, base = list(comparison.results), comparison.base
     found = {
         "split": names.split(case.split),
-        "average": names.AVERAGES.get(case.average, case.average),
+        "average": names.average(case.average),
         "more": names.values(case.more),
         "stragglers": names.fleet(base)
         if base.fleet

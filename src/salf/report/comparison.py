@@ -13,9 +13,10 @@ from salf.common.files import write_all
 from salf.common.pictures import pictures
 from salf.report import charts, names
 from salf.report.measured import at_end, seeds, spread, tested
-from salf.report.page import Chart, Note, Page, PageBlock, Section, again, made_with, text
+from salf.report.page import Chart, Note, Page, PageBlock, Section, again, made_with
 from salf.report.parts import AXES, MEASURES, explained, settings
 from salf.report.tables import NONE, Table, best, bold, not_reached, tell
+from salf.report.texts import text
 from salf.report.verdict import budget, mean_time, number, target, told
 from salf.runs.compare import Case, Clocked, Comparison
 from salf.runs.config import Config
@@ -117,7 +118,7 @@ def tables(comparison: Comparison) -> list[Table]:
     """
     groups: dict[str, list[Case]] = {}
     for case in comparison.results:
-        average = names.AVERAGES.get(case.average, case.average)
+        average = names.average(case.average)
         groups.setdefault(f"{names.split(case.split)}, {average}", []).append(case)
     return [_table(comparison, cases, caption) for caption, cases in groups.items()]
 

@@ -17,10 +17,11 @@ from salf.core.rows import Row
 from salf.live.slow import slowness
 from salf.live.users import user_name
 from salf.report import names
-from salf.report.page import Chart, Page, PageBlock, Section, again, text
+from salf.report.page import Chart, Page, PageBlock, Section, again
 from salf.report.parts import AXES, GREY, MEASURES, Trace, explained, settings
 from salf.report.parts import curve as accuracy_of
 from salf.report.tables import Table
+from salf.report.texts import text
 from salf.runs.folder import CONFIG, RunFolder
 from salf.runs.live_config import LiveConfig
 from salf.runs.presets import load_config

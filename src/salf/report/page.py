@@ -1,13 +1,11 @@
 """A page in one file: text, tables and charts that need no network."""
 
-import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from itertools import groupby
 from shlex import join
-from typing import Any, Literal
+from typing import Literal
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
@@ -96,17 +94,6 @@ def _template(name: str) -> Template:
     kept = {"sort_keys": False, "separators": (",", ":")}
     environment.policies["json.dumps_kwargs"] = kept
     return environment.get_template(f"{name}.html")
-
-
-def text(name: str, **values: object) -> str:
-    """A text of a page: `section.name` of texts.toml, with values filled in."""
-    section, _, key = name.partition(".")
-    return str(_texts()[section][key]).format(**values)
-
-
-@cache
-def _texts() -> dict[str, Any]:
-    return tomllib.loads(files("salf.report").joinpath("texts.toml").read_text(encoding="utf-8"))
 
 
 def again(

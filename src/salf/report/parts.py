@@ -23,8 +23,9 @@ from salf.common.figures import (
 )
 from salf.core.rows import Row, lost
 from salf.report import names
-from salf.report.page import Chart, Section, text
+from salf.report.page import Chart, Section
 from salf.report.tables import Table
+from salf.report.texts import text
 from salf.runs.settings import key
 
 Measure = Literal["accuracy", "train_loss"]

@@ -7,9 +7,10 @@ from rich.console import Console
 from salf.common.figures import Axis, Figure, Line, Lines
 from salf.common.intervals import Interval, interval, over_seeds
 from salf.report import names
-from salf.report.page import Chart, Code, Note, Page, Section, again, text
+from salf.report.page import Chart, Code, Note, Page, Section, again
 from salf.report.parts import AXES, MEASURES, Trace, curve, explained, settings
 from salf.report.tables import NONE, Table, not_reached, tell
+from salf.report.texts import text
 from salf.report.verdict import number
 from salf.runs.compare import SHARE
 from salf.runs.config import Config

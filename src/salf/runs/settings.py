@@ -212,7 +212,15 @@ class Settings:
     @classmethod
     def defaults(cls) -> dict[str, Any]:
         """What settings are unless given."""
-        return {each.name: each.default for each in fields(cls)}
+        return {each.name: {} if each.name in TABLES else each.default for each in fields(cls)}
+
+    @classmethod
+    def unchecked(cls, table: Mapping[str, Any]) -> Self:
+        """A config as it was written, to be looked at: nothing that it names is imported."""
+        made = object.__new__(cls)
+        for name, value in (cls.defaults() | dict(table)).items():
+            object.__setattr__(made, name, value)
+        return made
 
     def make_deadline(self) -> deadlines.Deadline | None:
         """T_max of every round; None if rounds wait for everybody."""
