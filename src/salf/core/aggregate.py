@@ -143,7 +143,9 @@ class LayerwiseAggregate:
 
     def _held(self) -> dict[str, Tensor]:
         parts = {name: each for name, each in self._holders.items() if isinstance(each, Tensor)}
-        return {name: holders > 0 for name, holders in parts.items() if not bool(holders.all())}
+        # Whether any is missing is not asked of an accelerator: the answer would be a copy.
+        whole = [n for n, each in parts.items() if each.device.type == "cpu" and each.all()]
+        return {name: holders > 0 for name, holders in parts.items() if name not in whole}
 
     def _index(self, name: str) -> int:
         if name not in self._layers.index_of:

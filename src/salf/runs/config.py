@@ -76,7 +76,9 @@ class Config(Settings):
     eval_seconds: float = setting(
         0.0, "With a fleet, simulated seconds between evaluations, instead of rounds.", least=0
     )
-    device: str = setting("cpu", "cpu, cuda, ...")
+    device: str = setting(
+        "cpu", "Where the model and the data are: cpu | cuda | cuda:1 | mps | ..."
+    )
     engine: str = setting(
         "auto",
         "auto | fused (nn.Sequential) | grouped (any module) | stacked (local steps) | loop (one "
