@@ -28,7 +28,7 @@ USERS = 8  # unless said otherwise: the paper's 30 are many processes for one ma
 FederationName = Annotated[
     str, option("--federation", help="Name of the federation, if a cluster has several (salf).")
 ]
-Folder = Annotated[Path, typer.Argument(help="The folder of a live run (its --out).")]
+Folder = Annotated[Path, typer.Argument(help="The folder of a run (its --out).")]
 
 
 @settings_of(LiveConfig)
@@ -175,18 +175,18 @@ def _tell_summary(summary: dict[str, Any]) -> None:
 
 
 def page(folder: Folder) -> None:
-    """Create the page of a live run: accuracy over time, how far each user got, rejected updates.
+    """Create the page of a run, a comparison or a live run from its files.
 
-    The page is FOLDER/live.html, one file that needs no network. `salf live --out` writes it at the
-    end of a run. During a run, or after one that was interrupted, it shows the rounds so far.
+    The page is FOLDER/live.html, or report.html of simulated runs, one file that needs no network.
+    During a run, or after one that was interrupted, it shows the rounds saved so far.
 
     Example:
 
         salf page runs/live
     """
-    from salf.report.live import write_live_page
+    from salf.report.watch import write_page
 
-    tell(f"wrote {write_live_page(folder)}")
+    tell(f"wrote {write_page(folder)}")
 
 
 def replay(folder: Folder) -> None:

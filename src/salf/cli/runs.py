@@ -83,7 +83,7 @@ def run(
         salf run mnist-mlp --fleet phones --deadline 60ms --seconds 30    (a simulated clock)
     """
     from salf.report import names
-    from salf.report.comparison import write_run
+    from salf.report.watch import write_page
     from salf.runs.run import run as train
     from salf.runs.training import watched
 
@@ -114,9 +114,7 @@ def run(
     if out is None:
         say("Nothing was saved: add --out FOLDER to save the model, the metrics and the config.")
     else:
-        told.append(
-            f"The run is in {out}, and its page is {write_run(result, out, sys.argv[1:])[0]}"
-        )
+        told.append(f"The run is in {out}, and its page is {write_page(out)}")
     answer(found, as_json, *told)
 
 

@@ -101,8 +101,6 @@ def watch(
     """
     from salf.report.watch import Watched
 
-    if not folder.is_dir():
-        raise SalfError(f"there is no folder {folder}: pass the --out of a run.")
     registry.imports = False  # a folder may name any code
     watched = Watched(folder)
     try:

@@ -17,10 +17,9 @@ from salf.report.page import Chart, Note, Page, PageBlock, Section, again, made_
 from salf.report.parts import AXES, MEASURES, explained, settings
 from salf.report.tables import NONE, Table, best, bold, not_reached, tell
 from salf.report.texts import text
-from salf.report.verdict import budget, mean_time, number, target, told
+from salf.report.verdict import budget, mean_time, number, target, verdict
 from salf.runs.compare import Case, Clocked, Comparison
 from salf.runs.config import Config
-from salf.runs.run import Result
 from salf.runs.settings import key as setting_key
 from salf.worlds.depth import has_ratio
 from salf.worlds.fleet.named import ABOUT
@@ -31,8 +30,8 @@ TO_TARGET = "Seconds to target"
 
 def print_tables(comparison: Comparison, console: Console) -> None:
     """Print the verdict, and a table per split and way of averaging."""
-    said, ahead = told(comparison)
-    tell(console, *said, "")
+    said, ahead = verdict(comparison)
+    tell(console, said, "")
     for table in [*tables(comparison), *ahead]:
         tell(console, table, "")
     tell(console, notes(comparison))
@@ -46,15 +45,6 @@ def write_report(comparison: Comparison, out: Path, command: Sequence[str]) -> l
     name = "accuracy" if charts.shown(comparison)[0] == "accuracy" else "loss"
     files = pictures(charts.curves(comparison), out / name)
     return write_all({**files, out / PAGE: page(comparison, command).html()})
-
-
-def write_run(result: Result, out: Path, command: Sequence[str] = ()) -> list[Path]:
-    """Write the page of a run, which is a comparison of one, into its folder."""
-    config = result.config
-    assert isinstance(config, Config)
-    batches = config.batches_for(config.make_method())
-    case = Case(config.method, config.average, config.split, config.stragglers, batches)
-    return write_all({out / PAGE: page(Comparison(config, {case: [result]}), command).html()})
 
 
 def write_together(parts: Sequence[tuple[str, Comparison, Sequence[str]]], out: Path) -> list[Path]:
@@ -84,11 +74,11 @@ def page(comparison: Comparison, command: Sequence[str]) -> Page:
     base, one = comparison.base, len(comparison.results) == 1
     about = "The config" if one else "Config shared by all runs, except for what is compared"
     used = made_with((summary.get("versions") or {}).items())
-    said, ahead = told(comparison)
+    said, ahead = verdict(comparison)
     results: list[PageBlock] = [*tables(comparison), *ahead, Note(notes(comparison))]
     return Page(
         f"{compared} on {names.data(base.data)}",
-        said,
+        [said],
         [
             Section("Results", results),
             _curves(comparison),

@@ -9,10 +9,7 @@ from statistics import fmean, median
 from textwrap import shorten
 from typing import Any
 
-from salf.common.errors import SalfError
 from salf.common.figures import Axis, Cells, Figure, Lanes, Line, Lines, ordered
-from salf.common.files import write_whole
-from salf.core import rows
 from salf.core.rows import Row
 from salf.live.slow import slowness
 from salf.live.users import user_name
@@ -22,9 +19,7 @@ from salf.report.parts import AXES, GREY, MEASURES, Trace, explained, settings
 from salf.report.parts import curve as accuracy_of
 from salf.report.tables import Table
 from salf.report.texts import text
-from salf.runs.folder import CONFIG, RunFolder
 from salf.runs.live_config import LiveConfig
-from salf.runs.presets import load_config
 
 PAGE = "live.html"
 MOST_USERS = 100  # that have a row; so a page stays one that a browser opens at once
@@ -43,19 +38,6 @@ class LiveRun:
     config: LiveConfig
     records: Sequence[Row]
     summary: Mapping[str, Any] | None
-
-    @classmethod
-    def of(cls, path: Path) -> "LiveRun":
-        """The run in a folder, which may be at work: nothing is locked, and nothing changed."""
-        folder = RunFolder(path)
-        config = load_config(str(path / CONFIG)) if (path / CONFIG).is_file() else None
-        if not isinstance(config, LiveConfig):
-            raise SalfError(f"{path} contains no live run.")
-        # The summary is read before the rounds, since it comes after the last of them.
-        summary = folder.summary()
-        if not (records := rows.read(folder.rounds)):
-            raise SalfError(f"{path} has no closed round yet; try again after the first round.")
-        return cls(config, records, summary)
 
     @property
     def layers(self) -> list[str]:
@@ -76,12 +58,6 @@ class LiveRun:
     def shown_users(self) -> dict[str, str]:
         """All users; or every n-th, which keeps the proportion of slow and fast ones."""
         return dict(list(self.users.items())[:: -(-len(self.users) // MOST_USERS)])
-
-
-def write_live_page(folder: Path) -> Path:
-    """Write the page of the live run in this folder, finished or not, and return its path."""
-    write_whole(folder / PAGE, page(LiveRun.of(folder), folder).html())
-    return folder / PAGE
 
 
 def page(run: LiveRun, folder: Path) -> Page:

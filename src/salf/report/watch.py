@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from salf.common.errors import SalfError
+from salf.common.files import write_whole
 from salf.core import rows as records
 from salf.methods import asks
 from salf.report import charts, comparison, live, names
@@ -108,6 +109,18 @@ class Watched:
         return Page(whole.title, [said], [so_far, *whole.sections[1:]])
 
 
+def write_page(folder: Path) -> Path:
+    """Write the page of the runs in a folder, finished or not, and return its path."""
+    watched = Watched(folder)
+    watched.look()
+    if not any(run.history.rows for run in watched.runs.values()):
+        raise SalfError(f"{folder} has no saved round of a run; try again after the first one.")
+    live_run = isinstance(next(iter(watched.runs.values())).config, LiveConfig)
+    path = folder / (live.PAGE if live_run else comparison.PAGE)
+    write_whole(path, watched.page.html())
+    return path
+
+
 def compared_of(results: Sequence[Result]) -> Comparison:
     """Runs side by side: what they differ in tells them apart."""
     tables = [run.config.table() for run in results]
@@ -170,7 +183,7 @@ def _run(path: Path) -> Result:
     rows = records.read(path / ROUNDS) or records.read_csv(path / METRICS)
     latest = [row.accuracy for row in rows if row.accuracy is not None][-1:]
     test = {name: value for name, value in summary.get("test", {}).items() if value is not None}
-    test = test or {"accuracy": each for each in latest}
+    test = test or ({"accuracy": latest[0]} if latest else {})
     return Result(config, History(tuple(rows), test), summary)
 
 
