@@ -17,6 +17,7 @@ from salf.cli.options import (
     with_settings,
 )
 from salf.cli.terminal import console, say, tell
+from salf.common import registry
 from salf.common.bars import Bar
 from salf.common.errors import ClusterLost, SalfError
 from salf.runs.config import Config
@@ -186,7 +187,9 @@ def page(folder: Folder) -> None:
     """
     from salf.report.watch import write_page
 
-    tell(f"wrote {write_page(folder)}")
+    with registry.closed():
+        written = write_page(folder)
+    tell(f"wrote {written}")
 
 
 def replay(folder: Folder) -> None:

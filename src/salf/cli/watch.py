@@ -2,6 +2,7 @@
 
 import json
 import signal
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Lock, Thread
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 import typer
-from rich.console import Group, RenderableType
+from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
@@ -25,10 +26,16 @@ if TYPE_CHECKING:
 
 HERE = "127.0.0.1"
 HOSTS = (HERE, "localhost", "::1")  # as a browser may call it, also through a tunnel
+# Nobody else's page reads or keeps what is served.
+HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
 
 
-class Server(ThreadingHTTPServer):
-    """Serves the page of a watched folder, and nothing else."""
+class WatchServer(ThreadingHTTPServer):
+    """Serves the page of a watched folder to this machine, and nothing else."""
 
     daemon_threads = True
 
@@ -36,47 +43,44 @@ class Server(ThreadingHTTPServer):
         super().__init__((HERE, port), Handler)
         self.watched, self.lock = watched, Lock()
 
-    @property
-    def address(self) -> str:
-        return f"http://{HERE}:{self.server_address[1]}/"
+    def answer(self, host: str, asked: str) -> tuple[int, str, str]:
+        """The status, type and content for a path, with the version that the page has."""
+        # A page of somebody else's could have its own name lead here.
+        if urlsplit(f"//{host}").hostname not in HOSTS:
+            return 403, "text/plain", "This server answers to localhost only."
+        path, _, version = asked.partition("?")
+        with self.lock:
+            self.watched.look()
+            now, page, (words, mood) = (
+                self.watched.version,
+                self.watched.page,
+                self.watched.status(),
+            )
+        if path == "/":
+            return 200, "text/html", page.html(now or "new")
+        if path != "/data":
+            return 404, "text/plain", "There is nothing here but the page."
+        told = {"version": now, "status": words, "mood": mood}
+        return (
+            200,
+            "application/json",
+            json.dumps(told | {"html": "" if version == now else page.main()}),
+        )
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers with the page, or with what is new since a version of it."""
+    """Passes on what the server answers."""
 
-    server: Server
+    server: WatchServer
     timeout = 10
 
     def do_GET(self) -> None:
-        # The name under which a page of somebody else's might reach this server is not ours.
-        if urlsplit(f"//{self.headers.get('Host', '')}").hostname not in HOSTS:
-            return self._answer(403, "text/plain", "This server answers to localhost only.")
-        path, _, version = self.path.partition("?")
-        with self.server.lock:
-            watched = self.server.watched
-            watched.look()
-            if path == "/":
-                return self._answer(200, "text/html", watched.page.html(watched.version or "new"))
-            if path != "/data":
-                return self._answer(404, "text/plain", "There is nothing here but the page.")
-            words, mood = watched.status()
-            html = "" if version == watched.version else watched.page.main()
-        found = {"version": watched.version, "html": html, "status": words, "mood": mood}
-        return self._answer(200, "application/json", json.dumps(found))
-
-    def _answer(self, code: int, kind: str, text: str) -> None:
-        body = text.encode()
+        code, kind, text = self.server.answer(self.headers.get("Host", ""), self.path)
         self.send_response(code)
-        for name, value in (
-            ("Content-Type", f"{kind}; charset=utf-8"),
-            ("Content-Length", f"{len(body)}"),
-            ("Cache-Control", "no-store"),
-            ("X-Content-Type-Options", "nosniff"),
-            ("Cross-Origin-Resource-Policy", "same-origin"),
-        ):
+        for name, value in {"Content-Type": f"{kind}; charset=utf-8", **HEADERS}.items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(body)
+        self.wfile.write(text.encode())
 
     def log_message(self, *_: object) -> None:
         """Say nothing of every request."""
@@ -97,39 +101,29 @@ def watch(
 
         salf watch runs/live
 
-        salf watch phones --port 8000    (a comparison; elsewhere: ssh -L 8000:127.0.0.1:8000 HOST)
+        salf watch phones --port 8000    (from elsewhere: ssh -L 8000:127.0.0.1:8000 HOST)
     """
     from salf.report.watch import Watched
 
-    registry.imports = False  # a folder may name any code
-    watched = Watched(folder)
     try:
-        server = Server(watched, port)
+        server = WatchServer(Watched(folder), port)
     except OSError as error:
-        raise SalfError(
-            f"port {port} is taken ({error.strerror}): choose another --port."
-        ) from None
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits none
-    with server:
+        raise SalfError(f"port {port}: {error.strerror}. Choose another --port.") from None
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in background jobs
+    with registry.closed(), server, suppress(KeyboardInterrupt):
         Thread(target=server.serve_forever, daemon=True).start()
-        tell(f"Following {folder} at {server.address} (Ctrl-C ends)")
-        try:
-            _follow(server)
-        except KeyboardInterrupt:
-            pass
-        finally:
-            server.shutdown()
+        tell(f"Following {folder} at http://{HERE}:{server.server_port}/ (Ctrl-C ends)")
+        _show(server)
 
 
-def _follow(server: Server) -> None:
+def _show(server: WatchServer) -> None:
     """The board in the terminal; elsewhere a line whenever the state is another."""
     last = ""
     with Live(console=console, auto_refresh=False, transient=True) as live:
         while True:
             with server.lock:
                 server.watched.look()
-                words, mood = server.watched.status()
-                shown = board(server.watched)
+                (words, mood), shown = server.watched.status(), board(server.watched)
             if console.is_terminal:
                 live.update(shown, refresh=True)
             elif mood != last:
@@ -138,8 +132,8 @@ def _follow(server: Server) -> None:
             sleep(1)
 
 
-def board(watched: "Watched") -> RenderableType:
-    """What the page says, in 80 columns: the state, the sentence and the first tables."""
+def board(watched: "Watched") -> Group:
+    """What the page says first, in 80 columns: the state, the sentence and two tables."""
     blocks = [block for section in watched.page.sections for block in section.blocks]
-    tables = [block.rich() for block in blocks if isinstance(block, Table)][:2]
-    return Group(Text(watched.status()[0]), *map(Text, watched.page.intro), *tables)
+    tables = [block.rich() for block in blocks if isinstance(block, Table)]
+    return Group(Text(watched.status()[0]), *map(Text, watched.page.intro), *tables[:2])

@@ -13,7 +13,8 @@ import operator
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 from math import isfinite
 from types import NoneType, UnionType
@@ -22,13 +23,24 @@ from typing import Any, Literal, Union, get_args, get_origin
 from salf.common.errors import SalfError, in_one_line, unknown
 
 PATH = "package.module:Name"  # how an import path is written
-imports = True  # False in a process that only looks at what others wrote: `salf watch`
+imports = True  # whether code that a name stands for may be imported
 
 
 def is_path(name: str) -> bool:
     """Tell an import path from, say, `dirichlet:0.1`."""
     parts = name.replace(":", ".").split(".")
     return name.count(":") == 1 and all(part.isidentifier() for part in parts if part)
+
+
+@contextmanager
+def closed() -> Iterator[None]:
+    """Import nothing that a name stands for: what is looked at was written by others."""
+    global imports
+    imports = False
+    try:
+        yield
+    finally:
+        imports = True
 
 
 def find(kind: str, name: str, known: Mapping[str, Any], group: str) -> Any:

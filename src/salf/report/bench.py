@@ -146,7 +146,7 @@ class Standings:
                 Section("Ranks", [self.ranks(), *map(Note, [*self.notes(), *self.gaps()])]),
                 *map(self._of_data, suite.data),
                 Section("Scenarios", _scenarios(suite)),
-                again(command, "", *made_with(made)),
+                *again(command, "", *made_with(made)),
             ],
         )
 

@@ -14,12 +14,11 @@ from salf.common.pictures import pictures
 from salf.report import charts, names
 from salf.report.measured import at_end, seeds, spread, tested
 from salf.report.page import Chart, Note, Page, PageBlock, Section, again, made_with
-from salf.report.parts import AXES, MEASURES, explained, settings
+from salf.report.parts import AXES, MEASURES, explained
 from salf.report.tables import NONE, Table, best, bold, not_reached, tell
 from salf.report.texts import text
 from salf.report.verdict import budget, mean_time, number, target, verdict
 from salf.runs.compare import Case, Clocked, Comparison
-from salf.runs.config import Config
 from salf.runs.settings import key as setting_key
 from salf.worlds.depth import has_ratio
 from salf.worlds.fleet.named import ABOUT
@@ -58,8 +57,8 @@ def write_together(parts: Sequence[tuple[str, Comparison, Sequence[str]]], out: 
         own = page(comparison, command)
         intro.append(f"{heading}. {' '.join(own.intro)}")
         # The first section is the table: it goes under the heading of its part.
-        sections += [Section(heading, own.sections[0].blocks), *own.sections[1:-1]]
-        how += own.sections[-1].blocks
+        sections += [Section(heading, own.sections[0].blocks), *own.sections[1:-2]]
+        how += [block for section in own.sections[:-3:-1] for block in section.blocks]
         name = f"accuracy-{names.fleet_name(comparison.base).partition(':')[0]}"
         files |= pictures(charts.curves(comparison), out / name)
     sections.append(Section(own.sections[-1].heading, how))
@@ -72,7 +71,7 @@ def page(comparison: Comparison, command: Sequence[str]) -> Page:
     summary = next(iter(comparison.results.values()))[0].summary
     source = [f"Data: {summary['data']}."] if summary.get("data") else []
     base, one = comparison.base, len(comparison.results) == 1
-    about = "The config" if one else "Config shared by all runs, except for what is compared"
+    about = "" if one else "Of all runs, except for what is compared:"
     used = made_with((summary.get("versions") or {}).items())
     said, ahead = verdict(comparison)
     results: list[PageBlock] = [*tables(comparison), *ahead, Note(notes(comparison))]
@@ -88,17 +87,9 @@ def page(comparison: Comparison, command: Sequence[str]) -> Page:
                 base.cohort_size(),
                 _devices(comparison, summary),
             ),
-            settings(_shared(comparison), Config.defaults()),
-            again(command, base.to_toml(), *source, *used, about=about),
+            *again(command, base.to_toml(), *source, *used, about=about),
         ],
     )
-
-
-def _shared(comparison: Comparison) -> dict[str, Any]:
-    """The settings that all runs have."""
-    runs = [run.config.table() for results in comparison.results.values() for run in results]
-    shared = {n: v for n, v in comparison.base.table().items() if n not in ("files", "threads")}
-    return {n: v for n, v in shared.items() if all(run.get(n, v) == v for run in runs)}
 
 
 def tables(comparison: Comparison) -> list[Table]:

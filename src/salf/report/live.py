@@ -9,13 +9,13 @@ from statistics import fmean, median
 from textwrap import shorten
 from typing import Any
 
-from salf.common.figures import Axis, Cells, Figure, Lanes, Line, Lines, ordered
+from salf.common.figures import Axis, Cells, Figure, Lanes, Line, Lines
 from salf.core.rows import Row
 from salf.live.slow import slowness
 from salf.live.users import user_name
 from salf.report import names
 from salf.report.page import Chart, Page, PageBlock, Section, again
-from salf.report.parts import AXES, GREY, MEASURES, Trace, explained, settings
+from salf.report.parts import AXES, GREY, MEASURES, Trace, explained, layer_lines
 from salf.report.parts import curve as accuracy_of
 from salf.report.tables import Table
 from salf.report.texts import text
@@ -65,7 +65,6 @@ def page(run: LiveRun, folder: Path) -> Page:
     config, line = run.config, _line(run)
     drawn = Chart(curve(run), text("live.curve")) if _measured(run) else "Not measured."
     method = {line.name: [Trace(run.records, {"layers": (run.summary or {}).get("layers")})]}
-    how = again(["replay", str(folder)], config.to_toml(), heading="Replay it")
     return Page(
         f"{names.method(config.method)} live on {names.data(config.data)}",
         [_result(run)],
@@ -76,8 +75,7 @@ def page(run: LiveRun, folder: Path) -> Page:
             Section("How far each user got", _progress(run)),
             Section("Round durations", [_durations(run)]),
             Section("Rejected updates", _rejected(run)),
-            settings(config.table(), LiveConfig.defaults()),
-            how,
+            *again(["replay", str(folder)], config.to_toml(), heading="Replay it"),
         ],
     )
 
@@ -117,10 +115,7 @@ def curve(run: LiveRun) -> Figure:
 
 def lanes(run: LiveRun) -> Figure:
     """The last rounds: when each user's update came, and how far it had got."""
-    layers = [f"reached layer {label}" for label in run.layers]
-    kinds = [Line("no update in time", GREY)]
-    kinds += map(Line, layers, ordered(len(layers)))
-    rounds = []
+    kinds, rounds = [Line("no update in time", GREY)], []
     for row in run.records[-3:]:
         users = [user for user in list(run.shown_users)[:_MOST_LANES] if user in row.depths]
         arrived = {u: at for u, at in row.arrived.items() if row.delivered(u)}
@@ -128,9 +123,9 @@ def lanes(run: LiveRun) -> Figure:
             [[0, arrived.get(user, row.seconds), row.depths[user] if user in arrived else 0]]
             for user in users
         ]
-        about = {"name": f"Round {row.round}", "end": row.seconds, "deadline": row.deadline}
-        rounds.append({**about, "users": users, "lanes": pieces})
-    return Figure([Lanes(kinds, rounds)])
+        about = {"round": row.round, "seconds": row.seconds, "deadline": row.deadline}
+        rounds.append({**about, "users": users, "pieces": pieces})
+    return Figure([Lanes("", kinds + layer_lines(run.layers, "reached layer"), rounds)])
 
 
 def progress(run: LiveRun) -> Cells:
@@ -172,13 +167,8 @@ def _rejected(run: LiveRun) -> list[PageBlock]:
             found.setdefault((_CHANGING.sub(r"\1 …", reason), user), []).append(row.round)
     most = sorted(found.items(), key=lambda it: (-len(it[1]), it[1][0], names.in_order(it[0][1])))
     table = Table.of(
-        {
-            "Reason": shorten(reason, _LONGEST_REASON, placeholder=" …"),
-            "User": user,
-            "Times": f"{len(rounds):,}",
-            "First round": f"{rounds[0]:,}",
-            "Last round": f"{rounds[-1]:,}",
-        }
+        {"Reason": shorten(reason, _LONGEST_REASON, placeholder=" …"), "User": user}
+        | {"Times": f"{len(rounds):,}", "Rounds": f"{rounds[0]:,} to {rounds[-1]:,}"}
         for (reason, user), rounds in most[:_MOST_REASONS]
     )
     blocks: list[PageBlock] = []

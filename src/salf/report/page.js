@@ -295,28 +295,34 @@
     return [telling(svg)];
   }
 
+  const whose = (user) => (Number.isInteger(user) ? `user ${user}` : user);
+  const nameOf = (chart, round) => `${chart.title}${chart.title ? "round" : "Round"} ${round.round}`;
+
   function drawLanes(chart, width, hidden, label) {
     const across = Math.max(1, Math.min(chart.rounds.length, Math.floor(width / 330)));
     const wide = Math.floor((width - 16 * (across - 1)) / across), tall = 17;
-    const end = Math.max(...chart.rounds.map((round) => Math.max(round.end, round.deadline || 0))) * 1.03;
+    const end = Math.max(...chart.rounds.map((round) => Math.max(round.seconds, round.deadline || 0))) * 1.03;
     return chart.rounds.map((round) => {
-      const left = labels(round.users, wide), top = 36, bottom = top + tall * round.users.length;
+      const users = round.users.map(whose), name = nameOf(chart, round);
+      const left = labels(users, wide), top = 36, bottom = top + tall * users.length;
       const x = scale({}, [0, end], left, wide - 12);
-      const svg = frame(wide, bottom + 40, `${label} ${round.name}`);
-      svg.append(text(left, 13, round.name, { class: "panel" }));
+      const svg = frame(wide, bottom + 40, `${label} ${name}`);
+      svg.append(text(left, 13, name, { class: "panel" }));
       for (const value of ticksOf({}, [0, end], Math.max(2, wide / 110))) {
         svg.append(make("line", { class: "grid", x1: x(value), x2: x(value), y1: top - 4, y2: bottom }));
         svg.append(text(x(value), bottom + 15, duration(value), { "text-anchor": "middle" }));
       }
       svg.append(text((left + wide) / 2, bottom + 32, "Seconds of the round", { "text-anchor": "middle" }));
-      round.users.forEach((user, u) => {
+      users.forEach((user, u) => {
         svg.append(text(left - 6, top + tall * (u + 0.5) + 4, short(user, (left - 8) / 6.4), { "text-anchor": "end" }));
-        for (const [from, to, kind] of round.lanes[u])
-          if (!hidden.has(chart.kinds[kind].name))
+        for (const [from, to, place] of round.pieces[u]) {
+          const kind = chart.kinds.at(place);
+          if (!hidden.has(kind.name))
             svg.append(make("rect", {
               class: "fill", x: x(from), y: top + tall * u + 2, width: Math.max(0.5, x(to) - x(from)), height: tall - 4,
-              style: tint(chart.kinds[kind].colour), "data-tip": `${user}, ${chart.kinds[kind].name}: ${duration(from)} to ${duration(to)}`,
+              style: tint(kind.colour), "data-tip": `${user}, ${kind.name}: ${duration(from)} to ${duration(to)}`,
             }));
+        }
       });
       if (round.deadline !== null) {
         svg.append(make("line", { class: "level", x1: x(round.deadline), x2: x(round.deadline), y1: top - 8, y2: bottom }));
@@ -328,6 +334,23 @@
   }
 
   // ---- figures ----
+
+  // The voice of users, sorted, and that of classes beside their data, are lines and bars.
+  const axis = (title, more) => ({ title, log: false, percent: false, ticks: [], domain: null, ...more });
+  const charts = (chart) => {
+    if (chart.kind !== "Voices") return [chart];
+    const { lines, users, classes, data } = chart;
+    const points = lines.map((line) => [line.name, users[line.name].map((value, i) => [i + 1, value])]);
+    const ranked = {
+      kind: "Lines", lines, points: { "": Object.fromEntries(points) }, x: axis("Users, the least heard first"),
+      y: axis("Voice, in equal parts"), level: 1, marks: [], height: 220, wrap: 1, interval: "band", joined: true, reference: "",
+    };
+    const bars = {
+      kind: "Bars", lines, groups: data.map((_, i) => `class ${i}`), values: lines.map((line) => classes[line.name]),
+      y: axis("Part of the voice", { percent: true }), marks: data, stacked: false, title: "",
+    };
+    return data.length ? [ranked, bars] : [ranked];
+  };
 
   const DRAWN = { Lines: drawLines, Bars: drawBars, Cells: drawCells, Lanes: drawLanes };
 
@@ -381,8 +404,8 @@
       return [[chart.value, [`${chart.y}, by ${chart.x}`, ...places.map((c) => chart.columns[c])],
         chart.rows.map((row, r) => [row, ...places.map((c) => told(chart.values[r][c]))])]];
     },
-    Lanes: (chart) => chart.rounds.map((round) => [round.name, ["User", "Pieces"], round.users.map((user, u) =>
-      [user, round.lanes[u].map(([from, to, kind]) => `${chart.kinds[kind].name} ${duration(from)} to ${duration(to)}`).join("; ")])]),
+    Lanes: (chart) => chart.rounds.map((round) => [nameOf(chart, round), ["User", "Pieces"], round.users.map((user, u) =>
+      [whose(user), round.pieces[u].map(([from, to, kind]) => `${chart.kinds.at(kind).name} ${duration(from)} to ${duration(to)}`).join("; ")])]),
   };
   const tabled = (figure) => figure.spec.charts.flatMap((chart) => valuesOf[chart.kind](chart)).map(([caption, head, rows]) =>
     make("div", { class: "table", tabindex: 0, role: "region", "aria-label": `${caption} ${head[0]}` }, make("table", {},
@@ -401,6 +424,7 @@
   const start = () => {
     for (const figure of figures()) {
       figure.spec = JSON.parse(figure.querySelector("script").textContent);
+      figure.spec.charts = figure.spec.charts.flatMap(charts);
       draw(figure);
       offer(figure);
       resized.observe(figure.querySelector(".charts"));

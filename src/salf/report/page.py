@@ -100,12 +100,13 @@ def again(
     command: Sequence[str],
     config: str,
     *more: PageBlock,
-    about: str = "The config",
+    about: str = "",
     heading: str = "Reproduce this page",
-) -> Section:
-    """The last section: the arguments of `salf` that make the page again, and the config."""
+) -> list[Section]:
+    """The last sections: settings, and the arguments of `salf` that make the page again."""
     how: PageBlock = Code(join(["salf", *command])) if command else "Created in Python."
-    return Section(heading, [how, *([Code(config, about)] if config else []), *more])
+    settings = [Section("Settings", [*filter(None, [about]), Code(config)])] if config else []
+    return [*settings, Section(heading, [how, *more])]
 
 
 def made_with(packages: Iterable[tuple[str, str]]) -> list[str]:

@@ -8,25 +8,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from salf.common.figures import (
-    LINK,
-    LOST,
-    Axis,
-    Bars,
-    Figure,
-    Lanes,
-    Line,
-    Lines,
-    Point,
-    ordered,
-    thinned,
-)
+from salf.common.figures import Axis, Bars, Figure, Lanes, Line, Point, Voices, ordered, thinned
 from salf.core.rows import Row, lost
 from salf.report import names
 from salf.report.page import Chart, Section
 from salf.report.tables import Table
 from salf.report.texts import text
-from salf.runs.settings import key
 
 Measure = Literal["accuracy", "train_loss"]
 Over = Literal["round", "clock", "seconds"]
@@ -41,12 +28,8 @@ MEASURES: Mapping[Measure, str] = {
     "train_loss": "Training loss",
 }
 LINKS, GREY = Line("download, upload", "#8c959f"), "#d9b3ae"
+UNUSED = Line("work that is in no update", GREY)
 FULL, SOME = "#0072B2", "#E69F00"
-# Settings that a page always names; of the others, those that are not the default.
-_NAMED = (
-    "data", "model", "method", "users", "split", "rounds", "seconds", "lr", "batch_size", "fleet",
-    "deadline",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -120,14 +103,11 @@ def participation(runs: Traces, asked: int) -> Figure:
     parts = []
     for each in runs.values():
         reached = [row.reached for run in each for row in run.rows]
-        full, some = (
-            min(1.0, float(np.mean([row[at] for row in reached])) / asked) for at in (0, -1)
-        )
+        full, some = np.minimum(1, np.mean([[row[0], row[-1]] for row in reached], 0) / asked)
         parts.append([full, some - full, 1 - some])
-    kinds = ("all layers", FULL), ("some layers", SOME), ("no layer", GREY)
+    kinds = [Line("all layers", FULL), Line("some layers", SOME), Line("no layer", GREY)]
     y = Axis("Users of a round, on average", percent=True, domain=(0, 1))
-    values = np.round(parts, 4).T.tolist()
-    return Figure([Bars([*runs], [Line(*kind) for kind in kinds], values, y, stacked=True)])
+    return Figure([Bars([*runs], kinds, np.round(parts, 4).T.tolist(), y, stacked=True)])
 
 
 def reach(runs: Traces) -> Table:
@@ -147,9 +127,8 @@ def reach(runs: Traces) -> Table:
 def waste(runs: Traces) -> Figure:
     """The parts of all work and bytes that are in no update."""
     parts = [np.mean([lost(run.rows) for run in each], axis=0) for each in runs.values()]
-    lines = [Line("work", FULL), Line("bytes", SOME)]
-    values = np.round(parts, 4).T.tolist()
-    return Figure([Bars([*runs], lines, values, Axis("Lost", percent=True))])
+    lines, y = [Line("work", FULL), Line("bytes", SOME)], Axis("Lost", percent=True)
+    return Figure([Bars([*runs], lines, np.round(parts, 4).T.tolist(), y)])
 
 
 def swimlanes(runs: Traces) -> Figure | None:
@@ -158,76 +137,30 @@ def swimlanes(runs: Traces) -> Figure | None:
     by_salf = sorted(runs.items(), key=lambda each: each[1][0].summary.get("method") != "salf")
     for label, (first, *_) in by_salf:
         if found := first.summary.get("lanes"):
-            waits = found[0]["deadline"] is None
-            charts.setdefault(waits, _lanes(label, found, first.summary["layers"]))
+            kinds = [LINKS, *layer_lines(names.layers(first.summary["layers"]), "layer"), UNUSED]
+            charts.setdefault(found[0]["deadline"] is None, Lanes(f"{label}, ", kinds, found))
     return Figure([*charts.values()]) if charts else None
 
 
-def _lanes(label: str, found: Sequence[Mapping[str, Any]], layers: Sequence[str]) -> Lanes:
-    labels = names.layers(layers)
-    colours = zip(labels, ordered(len(labels)), strict=True)
-    kinds = [LINKS, *(Line(f"layer {label}", colour) for label, colour in colours)]
-    place = {LINK: 0, LOST: len(kinds)}
-    kinds.append(Line("work that is in no update", GREY))
-    rounds = [
-        {
-            "name": f"{label}, round {each['round']}",
-            "end": each["seconds"],
-            "deadline": each["deadline"],
-            "users": [f"user {user}" for user in each["users"]],
-            "lanes": [
-                [[begin, end, place.get(kind, kind)] for begin, end, kind in pieces]
-                for pieces in each["pieces"]
-            ],
-        }
-        for each in found
+def layer_lines(layers: Sequence[str], what: str) -> list[Line]:
+    """A line for each layer, in the colours of an order."""
+    return [
+        Line(f"{what} {label}", c) for label, c in zip(layers, ordered(len(layers)), strict=True)
     ]
-    return Lanes(kinds, rounds)
 
 
 def voice(runs: Traces, lines: Sequence[Line]) -> Figure | None:
     """The weight of each class beside its part of the data, and of each user, sorted."""
-    points, by_class, data = [], dict[str, list[float]](), list[float]()
-    for label, each in runs.items():
-        said = [run.summary.get("voice") for run in each]
-        if not all(said) or label not in {line.name for line in lines}:
-            continue
-        ranked = np.mean([sorted(one["users"]) for one in said if one], axis=0)
-        points += [
-            Point(label, place, round(float(v) * len(ranked), 4))
-            for place, v in enumerate(ranked, 1)
-        ]
-        by_class[label], data = (
-            np.mean([one[name] for one in said if one], axis=0).round(5).tolist()
-            for name in ("classes", "data")
-        )
-    if not points:
+    users, parts = dict[str, list[float]](), dict[str, list[list[float]]]()
+    for label in {line.name for line in lines} & runs.keys():
+        said = [found for run in runs[label] if (found := run.summary.get("voice"))]
+        if len(said) == len(runs[label]):
+            ranked = np.mean([sorted(one["users"]) for one in said], axis=0)
+            users[label] = np.round(ranked * len(ranked), 4).tolist()
+            both = ([one[name] for one in said] for name in ("classes", "data"))
+            parts[label] = [np.mean(each, axis=0).round(5).tolist() for each in both]
+    if not users:
         return None
-    shown = [line for line in lines if line.name in by_class]
-    x, y = Axis("Users, the least heard first"), Axis("Voice, in equal parts")
-    users = Lines(points, shown, x, y, level=1)
-    if not data:
-        return Figure([users])
-    groups = [f"class {label}" for label in range(len(data))]
-    values = [by_class[line.name] for line in shown]
-    bars = Bars(groups, shown, values, Axis("Part of the voice", percent=True), data)
-    return Figure([users, bars])
-
-
-def settings(table: Mapping[str, Any], defaults: Mapping[str, Any]) -> Section:
-    """The settings of a run by name: the main ones, and those that are not the default."""
-    given = {name: _value(value) for name, value in table.items() if value or value is False}
-    if deadline := table.get("deadline"):
-        given["deadline"] = names.deadline(deadline)
-    shown = [name for name in _NAMED if name in given]
-    shown += [n for n, v in table.items() if n in given and n not in shown and v != defaults.get(n)]
-    return Section(
-        "Settings",
-        [Table.of({"Setting": key(name), "Value": given[name]} for name in shown)],
-    )
-
-
-def _value(value: object) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {each}" for name, each in value.items())
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    classes, data = ({label: each[i] for label, each in parts.items()} for i in (0, 1))
+    shown = [line for line in lines if line.name in users]
+    return Figure([Voices(shown, users, classes, next(iter(data.values())))])

@@ -8,12 +8,11 @@ from salf.common.figures import Axis, Figure, Line, Lines
 from salf.common.intervals import Interval, interval, over_seeds
 from salf.report import names
 from salf.report.page import Chart, Code, Note, Page, Section, again
-from salf.report.parts import AXES, MEASURES, Trace, curve, explained, settings
+from salf.report.parts import AXES, MEASURES, Trace, curve, explained
 from salf.report.tables import NONE, Table, not_reached, tell
 from salf.report.texts import text
 from salf.report.verdict import number
 from salf.runs.compare import SHARE
-from salf.runs.config import Config
 from salf.runs.plan import ADEL, BOUND, Planned
 from salf.runs.search import Candidate
 
@@ -119,8 +118,7 @@ def page(planned: Planned, command: Sequence[str] = ()) -> Page:
             Section("The finalists", [table(planned), Note(note(planned)), chart]),
             *explained({n: each for n, each in runs.items() if each}, [], config.cohort_size()),
             Section("Use it", [use, code]),
-            settings(config.table(), Config.defaults()),
-            again(command, config.to_toml()),
+            *again(command, config.to_toml()),
         ],
     )
 

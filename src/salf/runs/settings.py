@@ -210,16 +210,12 @@ class Settings:
         return LocalWork(self.local_steps, self.local_epochs, self.client_lr)
 
     @classmethod
-    def defaults(cls) -> dict[str, Any]:
-        """What settings are unless given."""
-        return {each.name: {} if each.name in TABLES else each.default for each in fields(cls)}
-
-    @classmethod
     def unchecked(cls, table: Mapping[str, Any]) -> Self:
         """A config as it was written, to be looked at: nothing that it names is imported."""
         made = object.__new__(cls)
-        for name, value in (cls.defaults() | dict(table)).items():
-            object.__setattr__(made, name, value)
+        for each in fields(cls):
+            default = {} if each.name in TABLES else each.default
+            object.__setattr__(made, each.name, table.get(each.name, default))
         return made
 
     def make_deadline(self) -> deadlines.Deadline | None:
