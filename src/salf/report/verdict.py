@@ -50,8 +50,8 @@ def _best(comparison: Comparison, order: Sequence[Case], kind: str) -> str:
         measured = kind.split(maxsplit=1)[1]
         return f"{name(order[0])} has a {measured} of {mean} after {budget(comparison.base)}."
     apart = _apart(comparison, *order[:2])
-    by = f"{apart.signed()} from {name(order[1])}" + TIE * tied(apart)
-    return f"{name(order[0])} has the {kind}, {mean}: {by}."
+    by = f"ahead of {name(order[1])} by {apart.signed()}" + TIE * tied(apart)
+    return f"{name(order[0])} has the {kind}, {mean}, {by}."
 
 
 def tied(apart: Interval) -> bool:

@@ -126,9 +126,11 @@ def compared_of(runs: Sequence[Result]) -> Comparison:
         if "options" in several and table["options"]:
             options = ", ".join(f"{name}={value}" for name, value in table["options"].items())
             case["method"] += f"({options})"
+        asked = asks(table["method"])
+        if case["batches"] == "auto":
+            case["batches"] = "equal-time" if asked.stands_in and table["fleet"] else "equal"
         # A method that waits has one result, whatever the ratio.
-        waits = asks(table["method"]).waits
-        for ratio in sorted(ratios) if waits and ratios else [table["stragglers"]]:
+        for ratio in sorted(ratios) if asked.waits and ratios else [table["stragglers"]]:
             found.setdefault(Case(**{**case, "stragglers": ratio}), []).append(run)
     base = runs[0].config
     assert isinstance(base, Config)
