@@ -192,7 +192,7 @@ def serve(
         server,
         link,
         config.make_deadline(),
-        grace or Grace(config.grace),
+        grace or Grace(config.grace, tolerate=config.tolerate),
         cohort=None if config.cohort == "all" else config.cohort_size(),
         seed=config.seed,
         on_wait=watcher.say,

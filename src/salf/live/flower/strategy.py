@@ -100,7 +100,7 @@ class SALF(FedAvg):
         self.model, self.deadline = model.model, deadline
         self.state = None if state is None else Path(state)
         self.record = None if record is None else Path(record)
-        self.settings, self.grace = given, grace_of(given.grace)
+        self.settings, self.grace = given, grace_of(given.grace, given.tolerate)
         self.server = LiveServer(model, lr, given)
         robust = self.server.pipeline.stages.robust
         # With fewer there is no majority against a bad one, and no layer would ever move.
