@@ -1,7 +1,7 @@
 """Compare methods and settings: every combination is a run, and all of them are one table."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from html import escape
 from itertools import product
@@ -14,7 +14,7 @@ from torch import nn
 from salf.common import Report
 from salf.common.bars import Bar, console
 from salf.common.errors import SalfError, TrainingDiverged
-from salf.common.files import csv_of, write_whole
+from salf.common.files import csv_of, json_text, write_whole
 from salf.common.notebook import frame
 from salf.data import DataSet, are_of_users
 from salf.methods import Method, asks, named
@@ -22,8 +22,7 @@ from salf.methods import method as make_method
 from salf.problem import Problem
 from salf.report.comparison import print_tables, write_report
 from salf.report.tables import printed
-from salf.report.watch import RUNS
-from salf.runs.compare import Case, Comparison, check_options, check_target, options_of
+from salf.runs.compare import CASES, RUNS, Case, Comparison, check_options, check_target, options_of
 from salf.runs.config import Config
 from salf.runs.federation import data_files, load_data
 from salf.runs.own import TrainData, federation
@@ -230,9 +229,10 @@ class Sweep:
         asked = {
             name: {**self.cases[case], "seed": seed} for (case, seed), name in self.names.items()
         }
-        kept = {n: None if out is None else Path(out, "runs", n).absolute() for n in asked}
+        kept = {n: None if out is None else Path(out, RUNS, n).absolute() for n in asked}
         if out is not None:
-            write_whole(Path(out) / RUNS, "".join(f"{name}\n" for name in asked))
+            cases = [(name, asdict(case)) for (case, _), name in self.names.items()]
+            write_whole(Path(out) / CASES, json_text(cases))
         jobs = {name: self._job(each, kept[name], on_round) for name, each in asked.items()}
         if self.by_name:  # here, so that data are fetched and what is wrong with them is said once
             for data in dict.fromkeys(each.get("data", self.base.data) for each in asked.values()):

@@ -42,8 +42,12 @@ class LiveRun:
     @property
     def layers(self) -> list[str]:
         """Layers by number, and by name once the run is finished."""
-        unnamed = [""] * len(self.records[0].reached)
-        return names.layers((self.summary or {}).get("layers") or unnamed)
+        return names.layers(self.named)
+
+    @property
+    def named(self) -> list[str]:
+        """The names of layers, empty before the end."""
+        return (self.summary or {}).get("layers") or [""] * len(self.records[0].reached)
 
     @cached_property
     def users(self) -> dict[str, str]:
@@ -62,17 +66,23 @@ class LiveRun:
 
 def page(run: LiveRun, folder: Path) -> Page:
     """The run as a page."""
-    config, line = run.config, _line(run)
-    drawn = Chart(curve(run), text("live.curve")) if _measured(run) else "Not measured."
-    method = {line.name: [Trace(run.records, {"layers": (run.summary or {}).get("layers")})]}
+    config, drawn = run.config, curve(run)
+    method = {names.method(config.method): [Trace(run.records, {"layers": run.named})]}
+    shown, there = len(run.shown_users), len(run.users)
+    some = f"{shown} of the {there:,} users are shown. " * (shown < there)
+    far = Chart(Figure([progress(run)]), some + text("live.progress"))
+    how = text("live.waits" if names.waits(config.method) else "live.stopped")
     return Page(
         f"{names.method(config.method)} live on {names.data(config.data)}",
         [_result(run)],
         [
-            Section(f"{MEASURES['accuracy']} over time", [drawn]),
+            Section(
+                f"{MEASURES['accuracy']} over time",
+                [Chart(drawn, text("live.curve")) if drawn else "Not measured."],
+            ),
             Section("A few rounds", [Chart(lanes(run), text("live.lanes"))]),
-            *explained(method, [line], config.cohort_size()),
-            Section("How far each user got", _progress(run)),
+            *explained(method, [], config.cohort_size()),
+            Section("How far each user got", [how, far]),
             Section("Round durations", [_durations(run)]),
             Section("Rejected updates", _rejected(run)),
             *again(["replay", str(folder)], config.to_toml(), heading="Replay it"),
@@ -97,20 +107,13 @@ def _result(run: LiveRun) -> str:
     )
 
 
-def _line(run: LiveRun) -> Line:
-    return replace(names.lines([run.config.method])[0], dashed=False, bold=True)
-
-
-def _measured(run: LiveRun) -> bool:
-    return any(row.accuracy is not None for row in run.records)
-
-
-def curve(run: LiveRun) -> Figure:
-    """The accuracy over the seconds that rounds took."""
-    line = _line(run)
+def curve(run: LiveRun) -> Figure | None:
+    """The accuracy over the seconds that rounds took; None if it was never measured."""
+    line = replace(names.lines([run.config.method])[0], dashed=False, bold=True)
     points = accuracy_of([run.records], "accuracy", "seconds", line.name)
     x = Axis(AXES["seconds"], domain=(0, max((p.x for p in points), default=1.0)))
-    return Figure([Lines(points, [line], x, Axis(MEASURES["accuracy"]), height=240)])
+    chart = Lines(points, [line], x, Axis(MEASURES["accuracy"]), height=240)
+    return Figure([chart]) if points else None
 
 
 def lanes(run: LiveRun) -> Figure:
@@ -140,13 +143,6 @@ def progress(run: LiveRun) -> Cells:
     ends = [(some[0].round, some[-1].round) for some in bins]
     columns = [f"{first}" if first == last else f"{first} to {last}" for first, last in ends]
     return Cells([*users.values()], columns, values, "Layers reached", "round", "user")
-
-
-def _progress(run: LiveRun) -> list[PageBlock]:
-    shown, there = len(run.shown_users), len(run.users)
-    some = f"{shown} of the {there:,} users are shown. " * (shown < there)
-    how = text("live.waits" if names.waits(run.config.method) else "live.stopped")
-    return [how, Chart(Figure([progress(run)]), some + text("live.progress"))]
 
 
 def _durations(run: LiveRun) -> str:

@@ -11,7 +11,6 @@ from rich.text import Text
 
 K = TypeVar("K")
 NONE = "–"
-PHONE = 44  # characters side by side
 
 
 class Bold(str):
@@ -28,12 +27,6 @@ class Table:
     rows: Sequence[Sequence[str]]
     caption: str = ""
     own: Collection[str] = ()  # what the first column says in rows that are the reader's
-
-    @property
-    def wide(self) -> bool:
-        """Whether a phone has no room for its columns side by side."""
-        longest = (max(map(len, cells)) + 2 for cells in zip(self.columns, *self.rows, strict=True))
-        return sum(longest) > PHONE
 
     @classmethod
     def of(

@@ -1,8 +1,9 @@
 """A folder of runs, at work or not, from its files: what they say, and since when."""
 
+import json
 import time
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -10,24 +11,21 @@ from typing import Any
 from salf.common.errors import SalfError
 from salf.common.files import write_whole
 from salf.core import rows as records
-from salf.methods import asks
 from salf.report import charts, comparison, live, names
 from salf.report.measured import spread
 from salf.report.page import Page, Section
 from salf.report.tables import Table
-from salf.runs.compare import Case, Comparison
+from salf.runs.compare import CASES, RUNS, Case, Comparison
 from salf.runs.config import Config
 from salf.runs.folder import CONFIG, METRICS, ROUNDS, SUMMARY, RunFolder
 from salf.runs.live_config import LiveConfig
 from salf.runs.run import Result
 from salf.runs.training import History
 
-RUNS = "runs.txt"  # the names of all runs of a comparison, one a line
 QUIET, LATE = 30.0, 3  # seconds, and rounds of the run, after which data are late
+CASE = ("method", "average", "split", "stragglers")  # settings that a run alone is called by
 # What reading a file may raise that salf did not write, or that is only half copied.
 UNREADABLE = (SalfError, OSError, ValueError, KeyError, TypeError, AttributeError, IndexError)
-_CASE = ("method", "average", "split", "stragglers", "batches")
-_ASIDE = (*_CASE, "seed", "options", "reach", "threads", "rounds", "files", "eval_seconds")
 
 
 class Watched:
@@ -53,17 +51,16 @@ class Watched:
         self._looked, self._next = begun, time.monotonic() + 4 * (time.monotonic() - begun)
 
     def _read(self) -> None:
-        there = [each.parent for up in ("", "*/", "*/*/") for each in self.folder.glob(up + CONFIG)]
-        files = {path: found for path in sorted(there) if (found := _files(path))}
+        listed = self.folder / CASES
+        cases = json.loads(listed.read_text(encoding="utf-8")) if listed.exists() else []
+        paths = {self.folder / RUNS / name: None for name, _ in cases} or {self.folder: None}
+        files = {path: found for path in paths if (found := _files(path))}
         if files == self._files:
             return
-        runs = {
-            p: _run(p) if each != self._files.get(p) else self.runs[p] for p, each in files.items()
-        }
-        listed = self.folder / RUNS
-        lines = listed.read_text(encoding="utf-8").splitlines() if listed.exists() else []
-        self.planned = max(len(runs), len(lines))
-        self.page = self._drawn([*runs.values()])
+        old, runs = self._files, self.runs
+        runs = {p: runs[p] if each == old.get(p) else _run(p) for p, each in files.items()}
+        self.planned = len(paths)
+        self.page = self._drawn(runs, cases)
         if _told(runs) != _told(self.runs):  # and not only copied again
             age = max(0.0, time.time() - max(at for each in files.values() for at, _ in each))
             since = time.monotonic() - self._looked if self.runs else age
@@ -84,21 +81,29 @@ class Watched:
         said = f"Last new data {ago} ago; {done} of {self.planned} runs finished."
         return said + self._trouble, "none"
 
-    def _drawn(self, runs: Sequence[Result]) -> Page:
-        found = [run for run in runs if run.history.rows]
-        if not found:
+    def _drawn(self, runs: Mapping[Path, Result], cases: Sequence[Any]) -> Page:
+        results: dict[Case, list[Result]] = {}
+        for name, case in cases:
+            if (run := runs.get(self.folder / RUNS / name)) is not None:
+                more = tuple((each[0], each[1]) for each in case["more"])
+                results.setdefault(Case(**{**case, "more": more}), []).append(run)
+        again = ["watch", f"{self.folder}"]
+        for run in () if cases else runs.values():
+            if isinstance(run.config, LiveConfig):
+                found = live.LiveRun(run.config, run.history.rows, run.summary or None)
+                return live.page(found, self.folder)
+            given = {name: getattr(run.config, name) for name in CASE}
+            results[Case(**{**given, "batches": run.summary.get("batches", "equal")})] = [run]
+            again = ["run", f"{self.folder / CONFIG}"]
+        if not results:
             return self.page
-        config, history, summary = found[0].config, found[0].history, found[0].summary
-        if isinstance(config, LiveConfig):
-            return live.page(live.LiveRun(config, history.rows, summary or None), self.folder)
-        compared = compared_of(found)
-        again = (
-            ["run", f"{self.folder / CONFIG}"] if len(runs) == 1 else ["watch", f"{self.folder}"]
-        )
+        base = next(iter(results.values()))[0].config
+        assert isinstance(base, Config)
+        compared = Comparison(base, results)
         page = comparison.page(compared, again)
-        if all(run.summary for run in runs) and len(runs) == self.planned:
+        if len(runs) == self.planned and all(run.summary for run in runs.values()):
             return page
-        said = f"Not finished: {len(found)} of {self.planned} runs have saved rounds."
+        said = f"Not finished: {len(runs)} of {self.planned} runs have saved rounds."
         return Page(page.title, [said], [Section("So far", [so_far(compared)]), *page.sections[1:]])
 
 
@@ -106,35 +111,12 @@ def write_page(folder: Path) -> Path:
     """Write the page of the runs in a folder, finished or not, and return its path."""
     watched = Watched(folder)
     watched._read()
-    if not any(run.history.rows for run in watched.runs.values()):
+    if not watched.runs:
         raise SalfError(f"{folder} has no saved round of a run; try again after the first one.")
     is_live = isinstance(next(iter(watched.runs.values())).config, LiveConfig)
     path = folder / (live.PAGE if is_live else comparison.PAGE)
     write_whole(path, watched.page.html())
     return path
-
-
-def compared_of(runs: Sequence[Result]) -> Comparison:
-    """Runs side by side: what they differ in tells them apart."""
-    tables = [run.config.table() for run in runs]
-    several = [n for n in tables[0] if len({repr(table.get(n)) for table in tables}) > 1]
-    ratios = {table["stragglers"] for table in tables if not asks(table["method"]).waits}
-    found: dict[Case, list[Result]] = {}
-    for run, table in zip(runs, tables, strict=True):
-        case = {name: table[name] for name in _CASE}
-        case["more"] = tuple((name, table[name]) for name in several if name not in _ASIDE)
-        if "options" in several and table["options"]:
-            options = ", ".join(f"{name}={value}" for name, value in table["options"].items())
-            case["method"] += f"({options})"
-        asked = asks(table["method"])
-        if case["batches"] == "auto":
-            case["batches"] = "equal-time" if asked.stands_in and table["fleet"] else "equal"
-        # A method that waits has one result, whatever the ratio.
-        for ratio in sorted(ratios) if asked.waits and ratios else [table["stragglers"]]:
-            found.setdefault(Case(**{**case, "stragglers": ratio}), []).append(run)
-    base = runs[0].config
-    assert isinstance(base, Config)
-    return Comparison(base, found)
 
 
 def so_far(compared: Comparison) -> Table:
