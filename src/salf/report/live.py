@@ -9,14 +9,13 @@ from statistics import fmean, median
 from textwrap import shorten
 from typing import Any
 
-from salf.common.figures import Axis, Cells, Figure, Lanes, Line, Lines
+from salf.common.figures import Cells, Figure, Lanes, Line
 from salf.core.rows import Row
 from salf.live.slow import slowness
 from salf.live.users import user_name
 from salf.report import names
 from salf.report.page import Chart, Page, PageBlock, Section, again
-from salf.report.parts import AXES, GREY, MEASURES, Trace, explained, layer_lines
-from salf.report.parts import curve as accuracy_of
+from salf.report.parts import GREY, MEASURES, Trace, accuracy_over, explained, layer_lines
 from salf.report.tables import Table
 from salf.report.texts import text
 from salf.runs.live_config import LiveConfig
@@ -110,10 +109,8 @@ def _result(run: LiveRun) -> str:
 def curve(run: LiveRun) -> Figure | None:
     """The accuracy over the seconds that rounds took; None if it was never measured."""
     line = replace(names.lines([run.config.method])[0], dashed=False, bold=True)
-    points = accuracy_of([run.records], "accuracy", "seconds", line.name)
-    x = Axis(AXES["seconds"], domain=(0, max((p.x for p in points), default=1.0)))
-    chart = Lines(points, [line], x, Axis(MEASURES["accuracy"]), height=240)
-    return Figure([chart]) if points else None
+    measured = any(row.accuracy is not None for row in run.records)
+    return accuracy_over("seconds", {line: [run.records]}) if measured else None
 
 
 def lanes(run: LiveRun) -> Figure:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 from shlex import join
-from typing import Literal
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
@@ -32,17 +31,8 @@ class Code:
     summary: str = ""
 
 
-Mood = Literal["good", "mixed", "bad", "none"]
-
-
-@dataclass(frozen=True)
-class Statement:
-    """A sentence, a verdict on it (`mark`) and the reason. The mood sets its colour."""
-
-    mark: str
-    mood: Mood
-    text: str
-    reason: str = ""
+class Block:
+    """Anything else that main.html shows, by the name of its class."""
 
 
 class Note(str):
@@ -50,7 +40,7 @@ class Note(str):
 
 
 # A paragraph is a string.
-PageBlock = str | Table | Chart | Code | Statement
+PageBlock = str | Table | Chart | Code | Block
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,18 @@ from typing import Any, Literal
 
 import numpy as np
 
-from salf.common.figures import Axis, Bars, Figure, Lanes, Line, Point, Voices, ordered, thinned
+from salf.common.figures import (
+    Axis,
+    Bars,
+    Figure,
+    Lanes,
+    Line,
+    Lines,
+    Point,
+    Voices,
+    ordered,
+    thinned,
+)
 from salf.core.rows import Row, lost
 from salf.report import names
 from salf.report.page import Chart, Section
@@ -68,6 +79,14 @@ def curve(
     if len(known) == 1:
         return [Point(line, x, mean, panel=panel) for x, mean, _, _ in table]
     return [Point(line, x, mean, low, high, panel=panel) for x, mean, low, high in table]
+
+
+def accuracy_over(over: Over, runs: Mapping[Line, Sequence[Sequence[Row]]]) -> Figure:
+    """The accuracy of the runs of some lines, seed by seed, over rounds or seconds."""
+    found = {line: curve(each, "accuracy", over, line.name) for line, each in runs.items()}
+    points = [point for each in found.values() for point in each]
+    x = Axis(AXES[over], domain=(0, max((p.x for p in points), default=1.0)))
+    return Figure([Lines(points, [*found], x, Axis(MEASURES["accuracy"]), height=260)])
 
 
 def _places(rows: Sequence[Row], over: Over) -> list[float]:

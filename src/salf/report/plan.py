@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from salf.common.figures import Axis, Figure, Line, Lines
+from salf.common.figures import Figure, Line
 from salf.common.intervals import Interval, interval, over_seeds
 from salf.report import names
 from salf.report.page import Chart, Code, Note, Page, Section, again
-from salf.report.parts import AXES, MEASURES, Trace, curve, explained
+from salf.report.parts import Trace, accuracy_over, explained
 from salf.report.tables import NONE, Table, not_reached, tell
 from salf.report.texts import text
-from salf.report.verdict import number
+from salf.report.verdict import TIE, number, tied
 from salf.runs.compare import SHARE
 from salf.runs.plan import ADEL, BOUND, Planned
 from salf.runs.search import Candidate
@@ -27,19 +27,13 @@ def print_plan(planned: Planned, console: Console) -> None:
 
 
 def verdict(planned: Planned) -> str:
-    """What to run, what to expect of it, and what others would cost."""
+    """What to run, and what to expect of it."""
     best, seconds = planned.best, planned.config.seconds
     said = f"Run {described(best)}: "
     if planned.target is not None and None not in planned.times(best):
         said += f"{planned.target:.3f} on held-out data after {_times(planned, best)} s, "
     said += f"test accuracy {_tested(planned, best)} after {seconds:,.4g} s "
-    said = f"{said}({over_seeds(len(planned.seeds))})."
-    if planned.next_best is not None:
-        said += f" Next best: {_against(planned, planned.next_best)}."
-    if planned.waiting not in (None, best, planned.next_best):
-        assert planned.waiting is not None
-        said += f" Waiting for all users: {_against(planned, planned.waiting)}."
-    return said
+    return f"{said}({over_seeds(len(planned.seeds))})."
 
 
 def why(planned: Planned) -> str:
@@ -84,20 +78,15 @@ def table(planned: Planned) -> Table:
 
 def figure(planned: Planned) -> Figure:
     """Held-out accuracy over simulated seconds of the finalists."""
-    lines, points = _lines(planned), []
-    for each, line in zip(planned.finalists, lines, strict=False):
-        rows = [history.rows for history in planned.histories(each)]
-        points += curve(rows, "accuracy", "clock", line.name)
-    return Figure(
-        [Lines(points, lines, Axis(AXES["clock"]), Axis(MEASURES["accuracy"]), height=260)]
+    return accuracy_over(
+        "clock",
+        {
+            Line(described(each), colour, each.waits, each == planned.best): [
+                history.rows for history in planned.histories(each)
+            ]
+            for each, colour in zip(planned.finalists, _COLOURS, strict=False)
+        },
     )
-
-
-def _lines(planned: Planned) -> list[Line]:
-    return [
-        Line(described(each), colour, each.waits, each == planned.best)
-        for each, colour in zip(planned.finalists, _COLOURS, strict=False)
-    ]
 
 
 def page(planned: Planned, command: Sequence[str] = ()) -> Page:
@@ -158,19 +147,8 @@ def _seconds(found: Interval) -> str:
 def _signed(planned: Planned, more: Interval) -> str:
     """What a finalist has more than the choice: seconds, or accuracy."""
     if planned.asked.target is None:
-        return more.signed()
-    return "+" * (more.mean >= 0) + _seconds(more)
-
-
-def _against(planned: Planned, other: Candidate) -> str:
-    """What another finalist costs, in words."""
-    more, named = _more(planned, other), described(other)
-    if more is None:
-        return f"{named}, which does not get there"
-    chance = ", which may be chance" * (more.half is not None and more.low <= 0 <= more.high)
-    if planned.asked.target is None:
-        return f"{named} ({_signed(planned, more)} of held-out accuracy{chance})"
-    return f"{named} ({_seconds(more)} s more{chance})"
+        return more.signed() + TIE * tied(more)
+    return "+" * (more.mean >= 0) + _seconds(more) + TIE * tied(more)
 
 
 def _more(planned: Planned, other: Candidate) -> Interval | None:
