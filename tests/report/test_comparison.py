@@ -229,8 +229,8 @@ def test_the_verdict_says_who_is_best_who_is_first_and_who_never_gets_there(cloc
     best_and_first, _ = verdict(clocked)
     assert best_and_first == (
         "SALF, equal-time has the highest test accuracy, 0.830 ±0.028, ahead of FedAvg by +0.020 "
-        "±0.381 (tie). SALF reaches 95 % of FedAvg's final accuracy (0.760) first, after 10 s. FedAvg had "
-        "only 4 rounds: no speed-up is stated."
+        "±0.381 (tie). SALF reaches 95 % of FedAvg's final accuracy (0.760) first, after 10 s. "
+        "FedAvg had only 4 rounds: no speed-up is stated."
     )
     out = printed(clocked)
     assert out.startswith(best_and_first)

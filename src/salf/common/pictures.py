@@ -1,12 +1,12 @@
 """Pictures of line charts as SVG and PNG, for files and notebooks."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib.util import find_spec
 from math import ceil, floor, isfinite, log10
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from salf.common.figures import Axis, Figure, Lines, Point
 
@@ -82,22 +82,7 @@ def number(axis: Axis, value: float) -> str:
     return f"{float(f'{value:.4g}'):,}".removesuffix(".0")
 
 
-class Panel(NamedTuple):
-    """Points with the scales that they are drawn to, and what is written beside these."""
-
-    title: Sequence[str]
-    points: Mapping[str, Sequence[Point]]  # by line
-    x: Scale
-    y: Scale
-    across: Sequence[tuple[float, str]]  # ticks: places and labels
-    up: Sequence[tuple[float, str]]
-    left: float  # of its corner, and from there
-    top: float
-    head: float  # where its axes begin
-    right: float
-
-
-def _panels(chart: Lines) -> list[Panel]:
+def _panels(chart: Lines) -> list[dict[str, Any]]:
     """The panels of a chart, some side by side."""
     points: dict[str, list[Point]] = {} if chart.points else {"": []}
     for point in chart.points:
@@ -127,8 +112,9 @@ def _panels(chart: Lines) -> list[Panel]:
         if chart.y.log:
             lines = {name: [p for p in each if p.mean > 0] for name, each in lines.items()}
         row, column = divmod(i, count)
-        place = (wide + GAP) * column, (bottom + BOTTOM + 8) * row
-        found.append(Panel(title, lines, x, y, labels, beside, *place, head, right))
+        left, top = (wide + GAP) * column, (bottom + BOTTOM + 8) * row
+        panel = {"title": title, "points": lines, "x": x, "y": y, "across": labels, "up": beside}
+        found.append({**panel, "left": left, "top": top, "head": head, "right": right})
     return found
 
 

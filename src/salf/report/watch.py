@@ -11,10 +11,8 @@ from typing import Any
 from salf.common.errors import SalfError
 from salf.common.files import write_whole
 from salf.core import rows as records
-from salf.report import charts, comparison, live, names
-from salf.report.measured import spread
+from salf.report import comparison, live, names
 from salf.report.page import Page, Section
-from salf.report.tables import Table
 from salf.runs.compare import CASES, RUNS, Case, Comparison
 from salf.runs.config import Config
 from salf.runs.folder import CONFIG, METRICS, ROUNDS, SUMMARY, RunFolder
@@ -101,10 +99,13 @@ class Watched:
         assert isinstance(base, Config)
         compared = Comparison(base, results)
         page = comparison.page(compared, again)
-        if len(runs) == self.planned and all(run.summary for run in runs.values()):
+        done = sum(bool(run.summary) for run in runs.values())
+        if done == self.planned:
             return page
-        said = f"Not finished: {len(runs)} of {self.planned} runs have saved rounds."
-        return Page(page.title, [said], [Section("So far", [so_far(compared)]), *page.sections[1:]])
+        rounds = fmean(len(run.history.rows) for run in runs.values())
+        said = f"{done} of {self.planned} runs are finished; those begun have {rounds:,.0f} rounds."
+        so_far = Section("So far, on held-out data", comparison.tables(compared))
+        return Page(page.title, [said], [so_far, *page.sections[1:]])
 
 
 def write_page(folder: Path) -> Path:
@@ -117,24 +118,6 @@ def write_page(folder: Path) -> Path:
     path = folder / (live.PAGE if is_live else comparison.PAGE)
     write_whole(path, watched.page.html())
     return path
-
-
-def so_far(compared: Comparison) -> Table:
-    """How far runs are: their rounds, their latest accuracy on held-out data."""
-    lines, most = [], compared.base.rounds
-    for case, runs in compared.results.items():
-        rows = [run.history.rows for run in runs]
-        latest = [run.history.curve[-1][1] for run in runs if run.history.curve]
-        clocks = [clock for each in rows if (clock := each[-1].clock) is not None]
-        line = {
-            "Method": ", ".join([charts.name(case), *charts.headings(compared, case)]),
-            "Held-out accuracy": spread(latest),
-            "Rounds": f"{fmean(map(len, rows)):,.0f}" + (f" of {most:,}" if most else ""),
-        }
-        seconds = {"Seconds": f"{fmean(clocks):.4g}"} if clocks else {}
-        done = sum(bool(run.summary) for run in runs)
-        lines.append(line | seconds | {"Finished": f"{done} of {len(runs)}"})
-    return Table.of(lines)
 
 
 def _files(path: Path) -> list[tuple[float, int]]:
