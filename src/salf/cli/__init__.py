@@ -10,6 +10,7 @@ import typer
 from salf.cli import bench, demo, fleet, live, runs, show, watch
 from salf.cli.options import option
 from salf.cli.terminal import INTERRUPTED, as_options, say, tell
+from salf.common import version as installed
 from salf.common.errors import SalfError
 from salf.common.process import TERMINATED, sigterm_as_exit
 
@@ -25,15 +26,13 @@ app = typer.Typer(
 )
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def common(
     version: Annotated[bool, option("--version", help="Print the version.", is_eager=True)] = False,
 ) -> None:
     """Print the version, if that is all."""
     if version:
-        from importlib.metadata import version as installed
-
-        tell(f"salf {installed('salf')}")
+        tell(f"salf {installed()}")
         raise typer.Exit
 
 
@@ -87,7 +86,9 @@ def _what_to_give(error: Any) -> str:
     """A usage error and the way out. Of `salf` alone it is empty: that has printed the help."""
     # Typer and newer versions of click each ask whether another command was meant.
     message = re.sub(r"( Did you mean .+?\?)\1", r"\1", error.format_message())
-    if message.startswith("Missing") and (wanted := getattr(error.param, "help", None)):
+    if message.startswith("Missing") and (
+        wanted := getattr(getattr(error, "param", None), "help", None)
+    ):
         return f"{message.rstrip('.')}: {wanted}"
     if message and error.ctx is not None:
         end = "" if message.endswith("?") else "."

@@ -30,10 +30,7 @@ def list_() -> None:
     width = max(map(len, NAMED))
     for name, make in NAMED.items():
         tell(f"{name:{width}}  {(make.__doc__ or '').splitlines()[0]}")
-    tell(
-        "Or a file with a line per device (FILE.csv), FedScale's files (fedscale:FOLDER), or your "
-        "own (package.module:Name)."
-    )
+    tell("Or a file with a line per device (FILE.csv), or your own (package.module:Name).")
 
 
 _PREVIEWED = (

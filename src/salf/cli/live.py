@@ -17,7 +17,6 @@ from salf.cli.options import (
     with_settings,
 )
 from salf.cli.terminal import console, say, tell
-from salf.common import registry
 from salf.common.bars import Bar
 from salf.common.errors import ClusterLost, SalfError
 from salf.runs.config import Config
@@ -187,12 +186,15 @@ def page(folder: Folder) -> None:
     """
     from salf.report.watch import write_page
 
-    with registry.closed():
-        written = write_page(folder)
-    tell(f"wrote {written}")
+    tell(f"wrote {write_page(folder)}")
 
 
-def replay(folder: Folder) -> None:
+def replay(
+    folder: Folder,
+    trust: Annotated[
+        bool, option("--trust", help="Run code that the folder's config names by import path.")
+    ] = False,
+) -> None:
     """Replay the recorded depths of a live run in the simulator, and compare the two models.
 
     Example:
@@ -204,7 +206,7 @@ def replay(folder: Folder) -> None:
     from salf.runs.folder import RunFolder
 
     with Bar("replaying", len(recorded(folder)), counted=True) as bar:
-        replayed = replayed_from(folder, lambda row, _: bar.update(row.round))
+        replayed = replayed_from(folder, lambda row, _: bar.update(row.round), trust=trust)
     accuracy, rounds = replayed.history.test_accuracy, len(replayed.history.rows)
     tell(f"replayed: test accuracy {_shown(accuracy)} after {rounds} rounds")
     summary = RunFolder(folder).summary()

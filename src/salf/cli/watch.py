@@ -17,7 +17,6 @@ from rich.text import Text
 
 from salf.cli.options import option
 from salf.cli.terminal import console, say, tell
-from salf.common import registry
 from salf.common.errors import SalfError
 from salf.report.tables import Table
 
@@ -110,7 +109,7 @@ def watch(
     except OSError as error:
         raise SalfError(f"port {port}: {error.strerror}. Choose another --port.") from None
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in background jobs
-    with registry.closed(), server, suppress(KeyboardInterrupt):
+    with server, suppress(KeyboardInterrupt):
         Thread(target=server.serve_forever, daemon=True).start()
         tell(f"Following {folder} at http://{HERE}:{server.server_port}/ (Ctrl-C ends)")
         _show(server)

@@ -15,6 +15,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib.metadata import entry_points
 from math import isfinite
 from types import NoneType, UnionType
@@ -23,7 +24,26 @@ from typing import Any, Literal, Union, get_args, get_origin
 from salf.common.errors import SalfError, in_one_line, unknown
 
 PATH = "package.module:Name"  # how an import path is written
-imports = True  # whether code that a name stands for may be imported
+# Whose import paths are not trusted, and whether those of imported modules are.
+_UNTRUSTED: ContextVar[tuple[str, bool] | None] = ContextVar("untrusted", default=None)
+
+
+class Untrusted(SalfError):
+    """A name that stands for code which may not be run."""
+
+
+@contextmanager
+def importing_nothing(whose: str, loaded: bool = False) -> Iterator[None]:
+    """Refuse import paths for a while: a file from elsewhere must not run code when looked at.
+
+    `whose` says which file names them. With `loaded`, those of modules that this process has
+    imported are found; that is only safe where what is found is not called.
+    """
+    token = _UNTRUSTED.set((whose, loaded))
+    try:
+        yield
+    finally:
+        _UNTRUSTED.reset(token)
 
 
 def is_path(name: str) -> bool:
@@ -32,23 +52,10 @@ def is_path(name: str) -> bool:
     return name.count(":") == 1 and all(part.isidentifier() for part in parts if part)
 
 
-@contextmanager
-def closed() -> Iterator[None]:
-    """Import nothing that a name stands for: what is looked at was written by others."""
-    global imports
-    imports = False
-    try:
-        yield
-    finally:
-        imports = True
-
-
 def find(kind: str, name: str, known: Mapping[str, Any], group: str) -> Any:
     """Look `name` up: in `known`, in the entry points of packages, or as an import path."""
     if name in known:
         return known[name]
-    if not imports:
-        raise SalfError(f"the {kind} {name!r} is not imported here.")
     brought = {point.name: point for point in entry_points(group=group)}
     if name in brought:
         try:
@@ -65,6 +72,12 @@ def find(kind: str, name: str, known: Mapping[str, Any], group: str) -> Any:
 def _imported(kind: str, path: str) -> Any:
     """Import `package.module:Name`; like `python -m`, from the current folder too."""
     module_name, _, attribute = path.partition(":")
+    untrusted = _UNTRUSTED.get()
+    if untrusted is not None and not (untrusted[1] and module_name in sys.modules):
+        raise Untrusted(
+            f"{untrusted[0]} names the {kind} {path!r}, whose code would be run: give trust=True "
+            "if you trust it."
+        )
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, median
@@ -48,6 +48,11 @@ class LiveRun:
         """The names of layers, empty before the end."""
         return (self.summary or {}).get("layers") or [""] * len(self.records[0].reached)
 
+    @property
+    def waits(self) -> bool:
+        """Whether rounds waited for all users."""
+        return self.records[-1].limit is None
+
     @cached_property
     def users(self) -> dict[str, str]:
         """Every user's label, the slowest last; also those of the config who never came."""
@@ -70,7 +75,7 @@ def page(run: LiveRun, folder: Path) -> Page:
     shown, there = len(run.shown_users), len(run.users)
     some = f"{shown} of the {there:,} users are shown. " * (shown < there)
     far = Chart(Figure([progress(run)]), some + text("live.progress"))
-    how = text("live.waits" if names.waits(config.method) else "live.stopped")
+    how = text("live.waits" if run.waits else "live.stopped")
     return Page(
         f"{names.method(config.method)} live on {names.data(config.data)}",
         [_result(run)],
@@ -92,7 +97,7 @@ def page(run: LiveRun, folder: Path) -> Page:
 def _result(run: LiveRun) -> str:
     config = run.config
     time = "in rounds that wait for all users"
-    if config.deadline is not None and not names.waits(config.method):
+    if config.deadline is not None and not run.waits:
         time = f"with T_max = {names.deadline(config.deadline)} per round"
     seconds = names.duration(sum(row.seconds for row in run.records))
     end = f"Not finished: {len(run.records):,} of {config.rounds:,} rounds in {seconds}."

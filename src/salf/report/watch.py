@@ -2,7 +2,6 @@
 
 import json
 import time
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -10,6 +9,7 @@ from typing import Any
 
 from salf.common.errors import SalfError
 from salf.common.files import write_whole
+from salf.common.registry import importing_nothing
 from salf.core import rows as records
 from salf.report import comparison, live, names
 from salf.report.page import Page, Section
@@ -17,6 +17,7 @@ from salf.runs.compare import CASES, RUNS, Case, Comparison
 from salf.runs.config import Config
 from salf.runs.folder import CONFIG, METRICS, ROUNDS, SUMMARY, RunFolder
 from salf.runs.live_config import LiveConfig
+from salf.runs.presets import load_config
 from salf.runs.run import Result
 from salf.runs.training import History
 
@@ -58,7 +59,8 @@ class Watched:
         old, runs = self._files, self.runs
         runs = {p: runs[p] if each == old.get(p) else _run(p) for p, each in files.items()}
         self.planned = len(paths)
-        self.page = self._drawn(runs, cases)
+        with importing_nothing(f"{self.folder}", loaded=True):
+            self.page = self._drawn(runs, cases)
         if _told(runs) != _told(self.runs):  # and not only copied again
             age = max(0.0, time.time() - max(at for each in files.values() for at, _ in each))
             since = time.monotonic() - self._looked if self.runs else age
@@ -134,9 +136,7 @@ def _told(runs: dict[Path, Result]) -> dict[Path, tuple[int, bool]]:
 
 def _run(path: Path) -> Result:
     """A run from its files. Before its end, the latest accuracy stands for that on test data."""
-    table = tomllib.loads((path / CONFIG).read_text(encoding="utf-8"))
-    kind = LiveConfig if (path / ROUNDS).exists() else Config
-    config = kind.unchecked({name.replace("-", "_"): value for name, value in table.items()})
+    config = load_config(f"{path / CONFIG}", look=True)
     summary = RunFolder(path).summary() or {}  # read first: it is written last
     rows = records.read(path / ROUNDS) or records.read_csv(path / METRICS)
     latest = next((row.accuracy for row in rows[::-1] if row.accuracy is not None), None)

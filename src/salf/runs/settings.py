@@ -209,15 +209,6 @@ class Settings:
 
         return LocalWork(self.local_steps, self.local_epochs, self.client_lr)
 
-    @classmethod
-    def unchecked(cls, table: Mapping[str, Any]) -> Self:
-        """A config as it was written, to be looked at: nothing that it names is imported."""
-        made = object.__new__(cls)
-        for each in fields(cls):
-            default = {} if each.name in TABLES else each.default
-            object.__setattr__(made, each.name, table.get(each.name, default))
-        return made
-
     def make_deadline(self) -> deadlines.Deadline | None:
         """T_max of every round; None if rounds wait for everybody."""
         return None if self.deadline is None else deadlines.parse(self.deadline)

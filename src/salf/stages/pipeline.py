@@ -136,6 +136,11 @@ class Pipeline:
         if self.recall is not None:
             self.recall.learn(t, weights)
 
+    def forget(self) -> None:
+        """Forget users' votes, their raw updates: a live run that is over does not keep them."""
+        if self.stages.robust is not None:
+            self.votes = self.kept["votes"] = Votes(self.stages.robust)
+
     def chance(self, users: Users) -> Floats | None:
         """The reach of these users, [L, users]; None if it is not counted here."""
         known = self.participation if self.method.asks.chance else None
