@@ -42,39 +42,29 @@ class WatchServer(ThreadingHTTPServer):
         super().__init__((HERE, port), Handler)
         self.watched, self.lock = watched, Lock()
 
-    def answer(self, host: str, asked: str) -> tuple[int, str, str]:
-        """The status, type and content for a path, with the version that the page has."""
-        # A page of somebody else's could have its own name lead here.
-        if urlsplit(f"//{host}").hostname not in HOSTS:
-            return 403, "text/plain", "This server answers to localhost only."
-        path, _, version = asked.partition("?")
-        with self.lock:
-            self.watched.look()
-            now, page, (words, mood) = (
-                self.watched.version,
-                self.watched.page,
-                self.watched.status(),
-            )
-        if path == "/":
-            return 200, "text/html", page.html(now or "new")
-        if path != "/data":
-            return 404, "text/plain", "There is nothing here but the page."
-        told = {"version": now, "status": words, "mood": mood}
-        return (
-            200,
-            "application/json",
-            json.dumps(told | {"html": "" if version == now else page.main()}),
-        )
-
 
 class Handler(BaseHTTPRequestHandler):
-    """Passes on what the server answers."""
+    """Answers with the page, or with what is new since a version of it."""
 
     server: WatchServer
     timeout = 10
 
     def do_GET(self) -> None:
-        code, kind, text = self.server.answer(self.headers.get("Host", ""), self.path)
+        # A page of somebody else's could have its own name lead here.
+        if urlsplit(f"//{self.headers.get('Host', '')}").hostname not in HOSTS:
+            return self._answer(403, "text/plain", "This server answers to localhost only.")
+        path, _, version = self.path.partition("?")
+        with self.server.lock:
+            watched = self.server.watched
+            watched.look()
+            now, page, (words, mood) = watched.version, watched.page, watched.status()
+        if path == "/":
+            return self._answer(200, "text/html", page.html(now or "new"))
+        html = "" if version == now else page.main()
+        found = {"version": now, "status": words, "mood": mood, "html": html}
+        return self._answer(200 if path == "/data" else 404, "application/json", json.dumps(found))
+
+    def _answer(self, code: int, kind: str, text: str) -> None:
         self.send_response(code)
         for name, value in {"Content-Type": f"{kind}; charset=utf-8", **HEADERS}.items():
             self.send_header(name, value)
