@@ -6,7 +6,7 @@ from dataclasses import replace
 from salf.common.figures import Axis, Figure, Line, Lines
 from salf.report import names
 from salf.report.measured import seeds
-from salf.report.parts import AXES, MEASURES, Measure, Over, Trace, curve
+from salf.report.parts import AXES, Measure, Over, Trace, curve
 from salf.runs.compare import Case, Comparison
 
 PARTS = ("split", "average", "more", "stragglers")  # that tell panels apart
@@ -53,7 +53,7 @@ def curves(comparison: Comparison) -> Figure:
     last = max([point.x for point in points], default=1.0)
     if over == "clock":
         last = max(last, base.seconds or 0.0)
-    x, y = Axis(AXES[over], domain=(0, last)), Axis(MEASURES[measure])
+    x, y = Axis(AXES[over], domain=(0, last)), Axis(AXES[measure])
     chart = Lines(points, lines(comparison), x, y, height=280 if over == "clock" else 200)
     count = seeds(comparison)
     spread = f"mean of {count} seeds, band from the lowest to the highest"

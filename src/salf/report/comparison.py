@@ -14,7 +14,7 @@ from salf.common.pictures import pictures
 from salf.report import charts, names
 from salf.report.measured import at_end, seeds, spread, tested
 from salf.report.page import Chart, Note, Page, PageBlock, Section, again, made_with
-from salf.report.parts import AXES, MEASURES, explained
+from salf.report.parts import AXES, explained
 from salf.report.tables import NONE, Table, best, bold, not_reached, tell
 from salf.report.texts import text
 from salf.report.verdict import budget, mean_time, number, target, verdict
@@ -191,7 +191,7 @@ def notes(comparison: Comparison) -> str:
 
 def _curves(comparison: Comparison) -> Section:
     measure, over = charts.shown(comparison)
-    title = f"{MEASURES[measure]} over {AXES[over].lower()}"
+    title = f"{AXES[measure]} over {AXES[over].lower()}"
     band = ", mean over the seeds, with a band from the lowest to the highest"
     several = ". Click a method to hide it" * (len(comparison.results) > 1)
     about = f"{title}{band * (seeds(comparison) > 1)}{several}."

@@ -5,17 +5,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 from textwrap import shorten
 from typing import Any
 
-from salf.common.figures import Cells, Figure, Lanes, Line
+from salf.common.figures import Cells, Figure, Lanes, Line, thinned
 from salf.core.rows import Row
 from salf.live.slow import slowness
 from salf.live.users import user_name
 from salf.report import names
 from salf.report.page import Chart, Page, PageBlock, Section, again
-from salf.report.parts import GREY, MEASURES, Trace, accuracy_over, explained, layer_lines
+from salf.report.parts import AXES, GREY, Trace, accuracy_over, explained, layer_lines
 from salf.report.tables import Table
 from salf.report.texts import text
 from salf.runs.live_config import LiveConfig
@@ -24,8 +24,7 @@ PAGE = "live.html"
 MOST_USERS = 100  # that have a row; so a page stays one that a browser opens at once
 _MOST_REASONS = 30
 _LONGEST_REASON = 110  # characters: it stands in one line
-_COLUMNS = 120  # of the users' rounds
-_MOST_LANES = 24  # users of the lanes
+USERS = 20  # of one round that are shown
 # Numbers that are others in every round, though the reason is the same.
 _CHANGING = re.compile(r"(\bround|\blimit|\) is) [-+.\de]+")
 
@@ -81,10 +80,10 @@ def page(run: LiveRun, folder: Path) -> Page:
         [_result(run)],
         [
             Section(
-                f"{MEASURES['accuracy']} over time",
+                f"{AXES['accuracy']} over time",
                 [Chart(drawn, text("live.curve")) if drawn else "Not measured."],
             ),
-            Section("A few rounds", [Chart(lanes(run), text("live.lanes"))]),
+            Section("A few rounds", [Chart(lanes(run), text("live.lanes")), last_round(run)]),
             *explained(method, [], config.cohort_size()),
             Section("How far each user got", [how, far]),
             Section("Round durations", [_durations(run)]),
@@ -122,7 +121,7 @@ def lanes(run: LiveRun) -> Figure:
     """The last rounds: when each user's update came, and how far it had got."""
     kinds, rounds = [Line("no update in time", GREY)], []
     for row in run.records[-3:]:
-        users = [user for user in list(run.shown_users)[:_MOST_LANES] if user in row.depths]
+        users = [user for user in list(run.shown_users)[:USERS] if user in row.depths]
         arrived = {u: at for u, at in row.arrived.items() if row.delivered(u)}
         pieces = [
             [[0, arrived.get(user, row.seconds), row.depths[user] if user in arrived else 0]]
@@ -133,17 +132,30 @@ def lanes(run: LiveRun) -> Figure:
     return Figure([Lanes("", kinds + layer_lines(run.layers, "reached layer"), rounds)])
 
 
+def last_round(run: LiveRun) -> Table:
+    """How far users got in the last round, and why no further."""
+    row, layers, lines = run.records[-1], run.layers, []
+    rejected = dict(row.rejected)
+    for user, label in [each for each in run.shown_users.items() if each[0] in row.depths][:USERS]:
+        depth = row.depths[user]
+        how = "late" if user in row.silent else "completed no layer"
+        how = f"reached layer {layers[depth - 1]}" if depth <= len(layers) else how
+        how = rejected.get(user) or ("finished" if row.finished(user) else how)
+        reached = "■" * (len(layers) + 1 - depth) + "□" * (depth - 1)
+        lines.append({"User": label, "Layers": reached, "Round": how})
+    more = len(row.depths) - len(lines)
+    caption = f"Round {row.round}" + f", {len(lines)} of {len(row.depths)} users" * bool(more)
+    return Table.of(lines, caption)
+
+
 def progress(run: LiveRun) -> Cells:
     """How far each user got over the rounds. Where it was not asked, there is nothing."""
-    users, layers = run.shown_users, len(run.layers)
-    size = -(-len(run.records) // _COLUMNS)  # rounds in a column
-    bins = [run.records[i : i + size] for i in range(0, len(run.records), size)]
-    values: list[list[float | None]] = []
-    for user in users:
-        parts = [[1 - (r.depths[user] - 1) / layers for r in b if user in r.depths] for b in bins]
-        values.append([round(fmean(found), 4) if found else None for found in parts])
-    ends = [(some[0].round, some[-1].round) for some in bins]
-    columns = [f"{first}" if first == last else f"{first} to {last}" for first, last in ends]
+    users, layers, rounds = run.shown_users, len(run.layers), thinned(run.records)
+    values = [
+        [round(1 - (r.depths[user] - 1) / layers, 4) if user in r.depths else None for r in rounds]
+        for user in users
+    ]
+    columns = [f"{row.round}" for row in rounds]
     return Cells([*users.values()], columns, values, "Layers reached", "round", "user")
 
 

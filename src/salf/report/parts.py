@@ -24,20 +24,12 @@ from salf.core.rows import Row, lost
 from salf.report import names
 from salf.report.page import Chart, Section
 from salf.report.tables import Table
-from salf.report.texts import text
+from salf.report.texts import text, texts
 
 Measure = Literal["accuracy", "train_loss"]
 Over = Literal["round", "clock", "seconds"]
 
-AXES: Mapping[Over, str] = {
-    "round": "Rounds",
-    "clock": "Simulated seconds",
-    "seconds": "Seconds of training",
-}
-MEASURES: Mapping[Measure, str] = {
-    "accuracy": "Accuracy on held-out data",
-    "train_loss": "Training loss",
-}
+AXES: Mapping[str, str] = texts()["axes"]  # of what is measured, and over what
 LINKS, GREY = Line("download, upload", "#8c959f"), "#d9b3ae"
 UNUSED = Line("work that is in no update", GREY)
 FULL, SOME = "#0072B2", "#E69F00"
@@ -86,7 +78,7 @@ def accuracy_over(over: Over, runs: Mapping[Line, Sequence[Sequence[Row]]]) -> F
     found = {line: curve(each, "accuracy", over, line.name) for line, each in runs.items()}
     points = [point for each in found.values() for point in each]
     x = Axis(AXES[over], domain=(0, max((p.x for p in points), default=1.0)))
-    return Figure([Lines(points, [*found], x, Axis(MEASURES["accuracy"]), height=260)])
+    return Figure([Lines(points, [*found], x, Axis(AXES["accuracy"]), height=260)])
 
 
 def _places(rows: Sequence[Row], over: Over) -> list[float]:

@@ -39,13 +39,9 @@ def verdict(planned: Planned) -> str:
 def why(planned: Planned) -> str:
     """What decides, by the clock and the data."""
     regime, share = planned.regime, planned.regime.shares
-    computing = share["fixed"] + share["rows"]
-    parts = [
-        f"{'Link' if share['links'] > 0.5 else 'Compute'}-bound: {share['links']:.0%} of the "
-        f"median user's round is download and upload, {computing:.0%} computing "
-        f"({share['fixed']:.0%} the fixed costs of steps)",
-        f"a user at the 95th percentile takes {regime.slowest:.2g} times the median",
-    ]
+    bound, computing = "Link" if share["links"] > 0.5 else "Compute", share["fixed"] + share["rows"]
+    given = {**share, "bound": bound, "computing": computing, "slowest": regime.slowest}
+    parts = [text("plan.why", **given)]
     if regime.skew is not None:
         labels = "labels are skewed" if regime.skew > SKEWED else "users have similar labels"
         parts.append(f"{labels} (total variation {regime.skew:.2f})")
