@@ -24,6 +24,7 @@ from salf.report.comparison import print_tables, write_report
 from salf.report.tables import printed
 from salf.runs.compare import CASES, RUNS, Case, Comparison, check_options, check_target, options_of
 from salf.runs.config import Config
+from salf.runs.events import TensorBoard
 from salf.runs.federation import data_files, load_data
 from salf.runs.own import TrainData, federation
 from salf.runs.pool import Interrupted, Job, WorkersLike, run_all, run_job
@@ -224,6 +225,7 @@ class Sweep:
         workers: WorkersLike = None,
         on_round: OnRound | None = None,
         report: Report | None = None,
+        tensorboard: Path | None = None,
     ) -> Compared:
         """Do all runs; with `out`, each is kept in a folder, and results.csv at the end."""
         asked = {
@@ -233,7 +235,10 @@ class Sweep:
         if out is not None:
             cases = [(name, asdict(case)) for (case, _), name in self.names.items()]
             write_whole(Path(out) / CASES, json_text(cases))
-        jobs = {name: self._job(each, kept[name], on_round) for name, each in asked.items()}
+        jobs = {
+            n: self._job(each, kept[n], TensorBoard(tensorboard / n) if tensorboard else on_round)
+            for n, each in asked.items()
+        }
         if self.by_name:  # here, so that data are fetched and what is wrong with them is said once
             for data in dict.fromkeys(each.get("data", self.base.data) for each in asked.values()):
                 load_data(self.base.changed(data=data), report)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import wraps
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -47,6 +48,9 @@ Nodes = Annotated[
         help="In place of --workers, all cores of a Ray cluster: auto (the one on this machine) | "
         "ADDRESS:PORT of its head.",
     ),
+]
+Events = Annotated[
+    Path | None, option("--tensorboard", help="Folder for TensorBoard (salf[tensorboard]).")
 ]
 Options = Annotated[
     list[str] | None,

@@ -9,6 +9,7 @@ import typer
 from salf.cli.options import (
     AsJson,
     ConfigSource,
+    Events,
     GivenSettings,
     Nodes,
     Workers,
@@ -66,6 +67,7 @@ def run(
         ),
     ] = 0,
     cluster: Nodes = None,
+    tensorboard: Events = None,
     as_json: AsJson = False,
 ) -> None:
     """Train once. With --out, save model, metrics, config and a page in a folder.
@@ -84,6 +86,7 @@ def run(
     """
     from salf.report import names
     from salf.report.watch import write_page
+    from salf.runs.events import TensorBoard
     from salf.runs.run import run as train
     from salf.runs.training import watched
 
@@ -92,7 +95,8 @@ def run(
     config = with_settings(simulated(source), settings, _changed)
     name = find(config.method).name
     shared = workers_of(workers, cluster)
-    with shared as given, watched(name, config.rounds, config.seconds) as on_round:
+    events = None if tensorboard is None else TensorBoard(tensorboard)
+    with shared as given, watched(name, config.rounds, config.seconds, events) as on_round:
         result = train(
             config,
             out,
@@ -148,6 +152,7 @@ def compare(
             help="Folder for results.csv, a figure and a page; continues a comparison begun there.",
         ),
     ] = None,
+    tensorboard: Events = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare methods and settings, and print one table: mean and spread over the seeds.
@@ -174,7 +179,7 @@ def compare(
     asked |= {"method": parse_list(methods)} if methods else {}
     sweep = Sweep.of(simulated(source), asked, seeds, target)
     with workers_of(workers, cluster) as given:
-        compared = sweep.run(out, given, report=say)
+        compared = sweep.run(out, given, report=say, tensorboard=tensorboard)
     if compared.results and as_json:
         answer(compared.records(), as_json)
     elif compared.results:
