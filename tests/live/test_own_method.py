@@ -37,7 +37,8 @@ def test_a_method_of_ones_own_runs_live_and_is_replayed(
     refused = salf("replay", "run", cwd=folder)
     assert refused.returncode == 2
     assert f"names the method 'ownstates:{method}', whose code would be run" in refused.stderr
-    shown = salf("replay", "run", "--trust", cwd=folder)
+    shown = salf("replay", "run", "--trust", "--json", cwd=folder)
     assert shown.returncode == 0, shown.stderr
-    distance = float(shown.stdout.partition("between the two models: ")[2].split()[0])
-    assert distance < 1e-3  # with SALF's own steps it would be near 1
+    found = json.loads(shown.stdout)
+    assert found["live"]["rounds"] == found["rounds"] == rounds
+    assert found["distance"] < 1e-3  # with SALF's own steps it would be near 1
