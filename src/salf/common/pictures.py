@@ -1,6 +1,6 @@
 """Pictures of line charts as SVG and PNG, for files and notebooks."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from math import ceil, floor, isfinite, log10
@@ -8,14 +8,12 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from salf.common.figures import Axis, Figure, Lines, Point
+from salf.common.figures import Axis, Figure, Lines
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
-WIDTH, GAP = 880, 16  # of a picture and between its panels, in pixels
-LEFT, RIGHT, BOTTOM = 54, 18, 44  # from the edges of a panel to its axes
-LETTER = 6.4  # the width of one, roughly
+WIDTH = 880  # in pixels
 XY = tuple[float, float]
 Scale = Callable[[float], float]
 
@@ -40,9 +38,9 @@ def pictures(figure: Figure, path: Path) -> dict[Path, str | bytes]:
 
 def svg(figure: Figure) -> SVG:
     """The lines of a figure, chart below chart."""
-    charts = [(each, _panels(each)) for each in figure.charts if isinstance(each, Lines)]
+    charts = [each for each in figure.charts if isinstance(each, Lines)]
     titles = [(figure.title, 15), *((each, 12) for each in figure.subtitle)]
-    return SVG(_template().render(charts=charts, titles=titles, wrap=wrap, d=_path, W=WIDTH))
+    return SVG(_template().render(charts=charts, titles=titles, **FUNCTIONS))
 
 
 @cache
@@ -82,42 +80,6 @@ def number(axis: Axis, value: float) -> str:
     return f"{float(f'{value:.4g}'):,}".removesuffix(".0")
 
 
-def _panels(chart: Lines) -> list[dict[str, Any]]:
-    """The panels of a chart, some side by side."""
-    points: dict[str, list[Point]] = {} if chart.points else {"": []}
-    for point in chart.points:
-        points.setdefault(point.panel, []).append(point)
-    count = min(len(points), chart.wrap or 1)
-    wide = (WIDTH - GAP * (count - 1)) // count
-    titles = [
-        [line for part in name.split("\n") for line in wrap(part, int((wide - 60) / LETTER))]
-        for name in points
-    ]
-    head, right, found = 22 + 16 * max(map(len, titles)), wide - RIGHT, []
-    bottom = head + chart.height
-    for i, (title, own) in enumerate(zip(titles, points.values(), strict=True)):
-        xs = [p.x for p in (own if chart.x.free else chart.points)]
-        ys = [(p.mean, p.low, p.high, p.reference) for p in (own if chart.y.free else chart.points)]
-        across = _domain(chart.x, xs, 0.02)
-        up = _domain(chart.y, [y for each in ys for y in each if y is not None], 0.04)
-        x, y = _scale(chart.x, across, LEFT, right), _scale(chart.y, up, bottom, head)
-        labels, last = [], 0.0  # where the last label ended: labels do not overlap
-        for value in ticks(chart.x, *across, max(2, int((right - LEFT) / 75))):
-            label = number(chart.x, value)
-            if x(value) - LETTER / 2 * len(label) >= last:
-                last = x(value) + LETTER / 2 * len(label) + 6
-                labels.append((x(value), label))
-        beside = [(y(v), number(chart.y, v)) for v in ticks(chart.y, *up, chart.height // 40)]
-        lines = {line.name: [p for p in own if p.line == line.name] for line in chart.lines}
-        if chart.y.log:
-            lines = {name: [p for p in each if p.mean > 0] for name, each in lines.items()}
-        row, column = divmod(i, count)
-        left, top = (wide + GAP) * column, (bottom + BOTTOM + 8) * row
-        panel = {"title": title, "points": lines, "x": x, "y": y, "across": labels, "up": beside}
-        found.append({**panel, "left": left, "top": top, "head": head, "right": right})
-    return found
-
-
 def _domain(axis: Axis, values: Sequence[float], room: float) -> XY:
     known = [value for value in values if isfinite(value) and (value > 0 or not axis.log)]
     if axis.domain is not None or not known:
@@ -143,3 +105,14 @@ def _scale(axis: Axis, domain: XY, begin: float, end: float) -> Scale:
 
 def _path(points: Iterable[XY]) -> str:
     return "M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in points)
+
+
+def _numbers(panels: Iterable[Mapping[str, Sequence[Sequence[float | None]]]]) -> Any:
+    """The numbers of points across, and those up."""
+    points = [point for lines in panels for each in lines.values() for point in each]
+    return [p[0] for p in points], [v for p in points for v in p[1:] if v is not None]
+
+
+# Which the template calls.
+FUNCTIONS = {"wrap": wrap, "d": _path, "W": WIDTH, "ticks": ticks, "number": number}
+FUNCTIONS |= {"domain": _domain, "scale": _scale, "numbers": _numbers}

@@ -6,8 +6,9 @@ from dataclasses import replace
 from salf.common.figures import Axis, Figure, Line, Lines
 from salf.report import names
 from salf.report.measured import seeds
-from salf.report.parts import AXES, Measure, Over, Trace, curve
+from salf.report.parts import AXES, Measure, Over, curve
 from salf.runs.compare import Case, Comparison
+from salf.runs.run import Result
 
 PARTS = ("split", "average", "more", "stragglers")  # that tell panels apart
 
@@ -63,13 +64,13 @@ def curves(comparison: Comparison) -> Figure:
     return Figure([chart], title, [subtitle])
 
 
-def by_condition(comparison: Comparison) -> dict[str, list[Trace]]:
+def by_condition(comparison: Comparison) -> dict[str, list[Result]]:
     """The runs by method and stragglers, on which it depends who reaches what, and little else."""
-    first, found = next(iter(comparison.results)), dict[str, list[Trace]]()
+    first, found = next(iter(comparison.results)), dict[str, list[Result]]()
     for case, results in comparison.results.items():
         if (case.split, case.average, case.more) == (first.split, first.average, first.more):
             told = [name(case), *headings(comparison, case, by=("stragglers",))]
-            found[", ".join(told)] = [Trace(run.history.rows, run.summary) for run in results]
+            found[", ".join(told)] = results
     return found
 
 

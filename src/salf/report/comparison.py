@@ -16,12 +16,12 @@ from salf.report.measured import at_end, seeds, spread, tested
 from salf.report.page import Chart, Note, Page, PageBlock, Section, again, made_with
 from salf.report.parts import AXES, explained
 from salf.report.tables import NONE, Table, best, bold, not_reached, tell
-from salf.report.texts import text
+from salf.report.texts import text, texts
 from salf.report.verdict import budget, mean_time, number, target, verdict
 from salf.runs.compare import Case, Clocked, Comparison
 from salf.runs.settings import key as setting_key
 from salf.worlds.depth import has_ratio
-from salf.worlds.fleet.named import ABOUT
+from salf.worlds.fleet.named import CLASSES
 
 PAGE = "report.html"
 TO_TARGET = "Seconds to target"
@@ -204,7 +204,9 @@ def _devices(comparison: Comparison, summary: Mapping[str, Any]) -> list[str]:
     if "round" not in summary:
         return []
     name, found = names.fleet_name(comparison.base), summary["round"]
-    about = ABOUT.get(name.partition(":")[0], "")
+    kind = name.partition(":")[0]
+    counted = CLASSES[kind].about if kind in CLASSES else ""
+    about = text(f"fleets.{kind}", about=counted) if kind in texts()["fleets"] else ""
     return [
         f"Devices: {name}. {about}".strip(),
         text("comparison.round", **found),

@@ -15,10 +15,12 @@ from salf.live.slow import slowness
 from salf.live.users import user_name
 from salf.report import names
 from salf.report.page import Chart, Page, PageBlock, Section, again
-from salf.report.parts import AXES, GREY, Trace, accuracy_over, explained, layer_lines
+from salf.report.parts import AXES, GREY, accuracy_over, explained, layer_lines
 from salf.report.tables import Table
 from salf.report.texts import text
 from salf.runs.live_config import LiveConfig
+from salf.runs.run import Result
+from salf.runs.training import History
 
 PAGE = "live.html"
 MOST_USERS = 100  # that have a row; so a page stays one that a browser opens at once
@@ -70,7 +72,8 @@ class LiveRun:
 def page(run: LiveRun, folder: Path) -> Page:
     """The run as a page."""
     config, drawn = run.config, curve(run)
-    method = {names.method(config.method): [Trace(run.records, {"layers": run.named})]}
+    result = Result(config, History(tuple(run.records), {}), {"layers": run.named})
+    method = {names.method(config.method): [result]}
     shown, there = len(run.shown_users), len(run.users)
     some = f"{shown} of the {there:,} users are shown. " * (shown < there)
     far = Chart(Figure([progress(run)]), some + text("live.progress"))

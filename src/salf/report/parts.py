@@ -1,10 +1,9 @@
 """The parts that all pages of runs have: curves, and what explains them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import accumulate
 from math import isfinite
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from salf.report import names
 from salf.report.page import Chart, Section
 from salf.report.tables import Table
 from salf.report.texts import text, texts
+from salf.runs.run import Result
 
 Measure = Literal["accuracy", "train_loss"]
 Over = Literal["round", "clock", "seconds"]
@@ -35,15 +35,7 @@ UNUSED = Line("work that is in no update", GREY)
 FULL, SOME = "#0072B2", "#E69F00"
 
 
-@dataclass(frozen=True)
-class Trace:
-    """A run as its files have it: its rounds so far, and its summary once it is finished."""
-
-    rows: Sequence[Row]
-    summary: Mapping[str, Any] = field(default_factory=dict)
-
-
-Traces = Mapping[str, Sequence[Trace]]  # the runs of each line, seed by seed
+Traces = Mapping[str, Sequence[Result]]  # the runs of each line, seed by seed
 
 
 def curve(
@@ -92,7 +84,9 @@ def explained(
 ) -> list[Section]:
     """What explains results, as far as it is known: rounds, who takes part, voice and waste."""
     rounds, heard = swimlanes(runs), voice(runs, lines)
-    clocked = any(row.work for each in runs.values() for run in each for row in run.rows[:1])
+    clocked = any(
+        row.work for each in runs.values() for run in each for row in run.history.rows[:1]
+    )
     found = [Section("A few rounds", [told(rounds, "lanes"), *devices])] if rounds else []
     took_part = told(participation(runs, asked), "part", asked=asked)
     found.append(Section("Who takes part, and how far", [took_part, reach(runs)]))
@@ -113,7 +107,7 @@ def participation(runs: Traces, asked: int) -> Figure:
     """How many of the users asked finished, were stopped on the way, or delivered nothing."""
     parts = []
     for each in runs.values():
-        reached = [row.reached for run in each for row in run.rows]
+        reached = [row.reached for run in each for row in run.history.rows]
         full, some = np.minimum(1, np.mean([[row[0], row[-1]] for row in reached], 0) / asked)
         parts.append([full, some - full, 1 - some])
     kinds = [Line("all layers", FULL), Line("some layers", SOME), Line("no layer", GREY)]
@@ -125,11 +119,11 @@ def reach(runs: Traces) -> Table:
     """How many users updated each layer: mean over rounds and seeds."""
     rows = []
     for label, each in runs.items():
-        counts = np.mean([row.reached for run in each for row in run.rows], axis=0)
+        counts = np.mean([row.reached for run in each for row in run.history.rows], axis=0)
         layers = names.layers(each[0].summary.get("layers") or [""] * len(counts))
         row = dict(zip(layers, (f"{count:.1f}" for count in counts), strict=True))
         rows.append({"Method": label} | row)
-        if last := each[0].rows[-1].unreached:  # p_l is known of live rounds
+        if last := each[0].history.rows[-1].unreached:  # p_l is known of live rounds
             chances = dict(zip(layers, (f"{p:.2g}" for p in last), strict=True))
             rows.append({"Method": "p_l: nobody reaches it"} | chances)
     return Table.of(rows, "Users that reached each layer")
@@ -137,7 +131,7 @@ def reach(runs: Traces) -> Table:
 
 def waste(runs: Traces) -> Figure:
     """The parts of all work and bytes that are in no update."""
-    parts = [np.mean([lost(run.rows) for run in each], axis=0) for each in runs.values()]
+    parts = [np.mean([lost(run.history.rows) for run in each], axis=0) for each in runs.values()]
     lines, y = [Line("work", FULL), Line("bytes", SOME)], Axis("Lost", percent=True)
     return Figure([Bars([*runs], lines, np.round(parts, 4).T.tolist(), y)])
 

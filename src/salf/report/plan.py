@@ -8,12 +8,13 @@ from salf.common.figures import Figure, Line
 from salf.common.intervals import Interval, interval, over_seeds
 from salf.report import names
 from salf.report.page import Chart, Code, Note, Page, Section, again
-from salf.report.parts import Trace, accuracy_over, explained
+from salf.report.parts import accuracy_over, explained
 from salf.report.tables import NONE, Table, not_reached, tell
 from salf.report.texts import text
 from salf.report.verdict import TIE, number, tied
 from salf.runs.compare import SHARE
 from salf.runs.plan import ADEL, BOUND, Planned
+from salf.runs.run import Result
 from salf.runs.search import Candidate
 
 SKEWED, ABSENT = 0.4, 0.95  # from where on labels are called skewed, and below absence is said
@@ -90,7 +91,7 @@ def page(planned: Planned, command: Sequence[str] = ()) -> Page:
     config = planned.config
     caption = "Held-out accuracy over simulated seconds: mean of the seeds, lowest and highest."
     runs = {
-        described(each): [Trace(history.rows) for history in planned.histories(each)]
+        described(each): [Result(config, history, {}) for history in planned.histories(each)]
         for each in planned.finalists
     }
     use = "Run the choice in the simulator, or with real users:"
