@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from salf.report.page import Block, Chart, Code, Page, PageBlock, runs
+from salf.report.page import Chart, Code, OtherBlock, Page, PageBlock, runs
 from salf.report.tables import Table
 
 Mood = Literal["good", "mixed", "bad", "none"]
 
 
 @dataclass(frozen=True)
-class Statement(Block):
+class Statement(OtherBlock):
     """A sentence, a verdict on it (`mark`) and the reason. The mood sets its colour."""
 
     mark: str

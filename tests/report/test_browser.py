@@ -210,7 +210,7 @@ def test_a_large_comparison_is_small_and_drawn_in_two_seconds(opened, tmp_path):
     first = page.locator("figure").first
     assert first.locator("svg").count() == 4
     assert first.locator("g.line").count() == 20
-    titles = first.locator("svg text.panel").all_inner_texts()
+    titles = first.locator("svg text.panel").all_text_contents()
     assert [text.split()[0] for text in titles] == ["5", "30", "70", "90"]  # in their order
 
 
@@ -259,29 +259,28 @@ def test_a_run_of_another_process_is_followed_to_its_end_and_survived(served, op
     page = opened(f"http://127.0.0.1:{server.server_port}/", offline=False)
     status = page.locator("#status")
     assert "No round has been saved yet." in page.locator("main").inner_text()
-    wait = {"timeout": 120_000}
+    main = page.locator("main")
     with run(tmp_path / "run", 1_000_000) as process:
-        page.wait_for_selector("figure svg", **wait)
+        wait_until(lambda: page.locator("figure svg").count())
         rounds = re.search(r"begun have ([\d,]+)", page.locator("main").inner_text())[1]
-        moved = f"!document.querySelector('main').innerText.includes('have {rounds} rounds')"
-        page.wait_for_function(moved, **wait)
+        wait_until(lambda: f"have {rounds} rounds" not in main.inner_text())
         assert "Last new data" in status.inner_text()
         process.kill()
-    page.wait_for_function("document.querySelector('#status').className === 'bad'", **wait)
+    wait_until(lambda: status.get_attribute("class") == "bad")
     assert status.inner_text().startswith("No new data for ")
     assert page.locator("figure svg").count() >= 1
+    SHOTS.mkdir(exist_ok=True)
     page.screenshot(path=SHOTS / "watch-killed.png")
     assert "No new data for" in str(board(watched).renderables[0])
     shutil.rmtree(tmp_path / "run")  # and a copy of another run takes its place
     with run(tmp_path / "other", 50) as process:
         assert process.wait(240) == 0
     shutil.copytree(tmp_path / "other", tmp_path / "run")
-    page.wait_for_function("document.querySelector('#status').className === 'good'", **wait)
+    wait_until(lambda: status.get_attribute("class") == "good")
     assert "has a test accuracy of" in page.locator("main").inner_text()
     server.shutdown()
     server.server_close()
-    page.wait_for_function("document.querySelector('#status').innerText.includes('ended')", **wait)
-    page.unroute_all()
+    wait_until(lambda: "ended" in status.inner_text())
     page.goto("about:blank")
 
 

@@ -124,5 +124,5 @@ def _show(server: WatchServer) -> None:
 def board(watched: "Watched") -> Group:
     """What the page says first, in 80 columns: the state, the sentence and two tables."""
     blocks = [block for section in watched.page.sections for block in section.blocks]
-    tables = [block.rich() for block in blocks if isinstance(block, Table)]
-    return Group(Text(watched.status()[0]), *map(Text, watched.page.intro), *tables[:2])
+    tables = [block.rich() for block in blocks if isinstance(block, Table)][:2]
+    return Group(Text(watched.status()[0]), *map(Text, watched.page.intro), *tables)

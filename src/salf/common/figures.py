@@ -34,7 +34,6 @@ class Line:
     colour: str
     dashed: bool = False
     bold: bool = False
-    off: bool = False  # until its entry in the legend is clicked
 
 
 @dataclass(frozen=True)

@@ -84,15 +84,6 @@ def timed(arrived: Arrivals, counting: Ints) -> dict[str, Any]:
     }
 
 
-def lost(rows: Sequence[Row]) -> tuple[float, float]:
-    """The parts of all work and bytes of a run by the clock that are in no update that counts."""
-    work, sent = sum(row.work for row in rows), sum(row.bytes for row in rows)
-    return (
-        sum(row.wasted_work for row in rows) / work if work else 0.0,
-        sum(row.wasted_bytes for row in rows) / sent if sent else 0.0,
-    )
-
-
 def with_metrics(row: Row, measured: Mapping[str, float]) -> Row:
     """The row with what was measured after it, the accuracy and others."""
     others = {name: value for name, value in measured.items() if name != "accuracy"}

@@ -360,8 +360,7 @@
     if (!width || (figure.width === width && !figure.stale)) return;
     figure.width = width; figure.stale = false;
     const key = label;
-    if (!hiddenOf.has(key))
-      hiddenOf.set(key, new Set(spec.charts.flatMap((chart) => chart.lines || []).filter((line) => line.off).map((line) => line.name)));
+    if (!hiddenOf.has(key)) hiddenOf.set(key, new Set());
     const hidden = hiddenOf.get(key), made = [];
     if (spec.title) made.push(make("p", { class: "charttitle" }, spec.title));
     for (const line of spec.subtitle) made.push(make("p", { class: "subtitle" }, line));

@@ -31,7 +31,7 @@ class Code:
     summary: str = ""
 
 
-class Block:
+class OtherBlock:
     """Anything else that main.html shows, by the name of its class."""
 
 
@@ -40,7 +40,7 @@ class Note(str):
 
 
 # A paragraph is a string.
-PageBlock = str | Table | Chart | Code | Block
+PageBlock = str | Table | Chart | Code | OtherBlock
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,12 @@ from salf.common.figures import (
     ordered,
     thinned,
 )
-from salf.core.rows import Row, lost
+from salf.core.rows import Row
 from salf.report import names
 from salf.report.page import Chart, Section
 from salf.report.tables import Table
 from salf.report.texts import text, texts
+from salf.runs.compare import Clocked
 from salf.runs.run import Result
 
 Measure = Literal["accuracy", "train_loss"]
@@ -131,7 +132,8 @@ def reach(runs: Traces) -> Table:
 
 def waste(runs: Traces) -> Figure:
     """The parts of all work and bytes that are in no update."""
-    parts = [np.mean([lost(run.history.rows) for run in each], axis=0) for each in runs.values()]
+    clocked = [[Clocked.of(run.history, None) for run in each] for each in runs.values()]
+    parts = [np.mean([[c.lost_work, c.lost_bytes] for c in each], axis=0) for each in clocked]
     lines, y = [Line("work", FULL), Line("bytes", SOME)], Axis("Lost", percent=True)
     return Figure([Bars([*runs], lines, np.round(parts, 4).T.tolist(), y)])
 

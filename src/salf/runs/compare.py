@@ -6,7 +6,6 @@ from typing import Any
 
 from salf.common.errors import SalfError, unknown
 from salf.common.files import folder_name
-from salf.core.rows import lost
 from salf.methods import Method, asks, find, method
 from salf.runs.config import Config
 from salf.runs.run import Result
@@ -76,13 +75,15 @@ class Clocked:
     def of(cls, history: History, target: float | None) -> "Clocked":
         """The times of a run on a fleet."""
         rows = history.rows
+        work, sent = sum(row.work for row in rows), sum(row.bytes for row in rows)
         return cls(
             len(rows),
             rows[-1].clock or 0.0,
             target,
             None if target is None else seconds_to(history.timed_curve, target),
             sum(row.waited for row in rows),
-            *lost(rows),
+            sum(row.wasted_work for row in rows) / work if work else 0.0,
+            sum(row.wasted_bytes for row in rows) / sent if sent else 0.0,
             history.test.get(SLOWEST),
         )
 
