@@ -85,23 +85,17 @@ def explained(
 ) -> list[Section]:
     """What explains results, as far as it is known: rounds, who takes part, voice and waste."""
     rounds, heard = swimlanes(runs), voice(runs, lines)
-    clocked = any(
-        row.work for each in runs.values() for run in each for row in run.history.rows[:1]
-    )
-    found = [Section("A few rounds", [told(rounds, "lanes"), *devices])] if rounds else []
-    took_part = told(participation(runs, asked), "part", asked=asked)
+    found = []
+    if rounds is not None:
+        found.append(Section("A few rounds", [Chart(rounds, text("explained.lanes")), *devices]))
+    took_part = Chart(participation(runs, asked), text("explained.part", asked=asked))
     found.append(Section("Who takes part, and how far", [took_part, reach(runs)]))
     if heard is not None:
         heading = "Voice: whose gradients the model is made of"
-        found.append(Section(heading, [told(heard, "voice")]))
-    if clocked:
-        found.append(Section("Waste", [told(waste(runs), "waste")]))
+        found.append(Section(heading, [Chart(heard, text("explained.voice"))]))
+    if any(run.history.rows[0].work for each in runs.values() for run in each):
+        found.append(Section("Waste", [Chart(waste(runs), text("explained.waste"))]))
     return found
-
-
-def told(figure: Figure, about: str, **values: object) -> Chart:
-    """A figure with its text."""
-    return Chart(figure, text(f"explained.{about}", **values))
 
 
 def participation(runs: Traces, asked: int) -> Figure:
