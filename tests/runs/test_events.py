@@ -8,9 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-import salf as library
 from command import salf
+from salf.runs.config import Config
 from salf.runs.events import TensorBoard
+from salf.runs.run import run
 
 HOWTO = Path(__file__).parents[2] / "docs" / "howto.md"
 
@@ -53,11 +54,14 @@ def test_without_the_package_the_way_out_is_said(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("name", "call"), [("mlflow", "log_metrics"), ("wandb", "log")])
 def test_the_callbacks_of_the_docs_say_every_round(name, call, monkeypatch):
-    (code,) = re.findall(r"```python\n(import salf\nfrom salf.core.rows.*?)```", HOWTO.read_text(), re.DOTALL)
+    (code,) = re.findall(
+        r"```python\n(import salf\nfrom salf.core.rows.*?)```", HOWTO.read_text(), re.DOTALL
+    )
     said, given = [], {}
     recorder = SimpleNamespace(**{call: lambda values, step: said.append((step, values))})
     monkeypatch.setitem(sys.modules, name, recorder)
     exec(code, given)
-    history = library.train(config="digits-mlp", rounds=3, on_round=given[f"to_{name}"])
+    config = Config(data="digits", rounds=3, threads=1)
+    history = run(config, on_round=given[f"to_{name}"]).history
     assert [step for step, _ in said] == [1, 2, 3]
     assert [values["train_loss"] for _, values in said] == [r.train_loss for r in history.rows]
