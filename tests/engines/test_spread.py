@@ -3,7 +3,9 @@
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -118,6 +120,38 @@ def test_workers_end_with_the_engine():
     workers = [worker.process for worker in made.engine.crew.workers]
     del made
     assert not any(process.is_alive() for process in workers)
+
+
+class Interrupting(nn.Module):
+    """A layer that sends Ctrl-C to the whole group of processes, as a terminal does."""
+
+    def forward(self, value):
+        if multiprocessing.parent_process() is not None:
+            os.killpg(0, signal.SIGINT)
+            time.sleep(60)
+        return value
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_workers_at_once():
+    """In the middle of a round, in a process of its own; none of its group is left."""
+    code = (
+        "import signal, test_spread as s\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "made = s.simulation(2, lambda: s.with_dropout(s.Interrupting()))\n"
+        "try: made.step()\n"
+        "except KeyboardInterrupt: print(s.multiprocessing.active_children(), flush=True)\n"
+    )
+    folders = [os.path.dirname(__file__), os.path.dirname(os.path.dirname(__file__)), *sys.path]
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(folders)},
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.communicate(timeout=50)[0] == b"[]\n"
+    with pytest.raises(ProcessLookupError):  # nobody is left in its group
+        os.killpg(process.pid, 0)
 
 
 def test_small_rounds_start_no_workers():
