@@ -20,10 +20,7 @@ from salf.runs.settings import key
 
 @dataclass(frozen=True)
 class DemoPart:
-    """One comparison of the demo, and the folder of its runs.
-
-    By the deadline, about half of the users finish (`salf fleet preview` shows it).
-    """
+    """One comparison of the demo, and its folder; half of the users finish by the deadline."""
 
     heading: str
     folder: str

@@ -33,7 +33,6 @@ def _machine() -> Iterator[Check]:
     yield "machine", "cores", f"{cores} of {os.cpu_count()}", ""
     advice = f"set OMP_NUM_THREADS={cores}" if torch.get_num_threads() > (cores or 1) else ""
     yield "machine", "threads of torch", str(torch.get_num_threads()), advice
-    yield "machine", "CUDA devices", str(torch.cuda.device_count()), ""
 
 
 def _packages() -> Iterator[Check]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import wraps
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -16,13 +17,7 @@ from salf.cli.terminal import results, say
 from salf.common.errors import SalfError
 from salf.runs.config import Config
 from salf.runs.presets import PRESETS
-from salf.runs.settings import (
-    HELP,
-    Settings,
-    key,
-    names_of,
-    refuse_deadline,
-)
+from salf.runs.settings import Settings, helps, key, names_of, refuse_deadline
 
 
 def option(*names: str, help: str, **more: Any) -> Any:
@@ -62,6 +57,9 @@ Nodes = Annotated[
         "ADDRESS:PORT of its head.",
     ),
 ]
+Events = Annotated[
+    Path | None, option("--tensorboard", help="Folder for TensorBoard (salf[tensorboard]).")
+]
 Options = Annotated[
     list[str] | None,
     option(
@@ -72,7 +70,8 @@ Options = Annotated[
     ),
 ]
 
-DataDir = Annotated[str | None, option("--data-dir", help=HELP["data_dir"])]
+_HELP = helps()
+DataDir = Annotated[str | None, option("--data-dir", help=_HELP["data_dir"])]
 
 
 def show_all(context: typer.Context, asked: bool) -> None:
@@ -85,10 +84,6 @@ def show_all(context: typer.Context, asked: bool) -> None:
         raise typer.Exit
 
 
-def _quieten(_: object, asked: bool) -> None:
-    results.quiet = asked
-
-
 class Answering(TyperCommand):
     """A command with --json, and with --help-all if it has many options."""
 
@@ -98,7 +93,8 @@ class Answering(TyperCommand):
         rare = rare if len(self.params) > MANY else []
         for each in rare:
             vars(each)["hidden"] = True
-        self._flag("--json", "Print the result as JSON, and nothing else.", _quieten)
+        quieten = lambda _, asked: setattr(results, "quiet", asked)  # noqa: E731
+        self._flag("--json", "Print the result as JSON, and nothing else.", quieten)
         if rare:
             self._flag("--help-all", f"Show {len(rare)} more options.", show_all)
 
@@ -140,13 +136,13 @@ def settings_of(
                     (list[str] if several else _typed(hints[each.name], each.metadata)) | None,
                     option(
                         f"--{key(each.name)}",
-                        help=HELP[each.name],
+                        help=_HELP[each.name],
                         rich_help_panel=_panel(kind, each.name),
                     ),
                 ],
             )
             for each in fields(kind)
-            if each.name in HELP and (not only or each.name in only)
+            if each.name in _HELP and (not only or each.name in only)
             if each.name not in without
         }
         if not only or "options" in only:

@@ -1,7 +1,4 @@
-"""What is printed where: results to standard output, progress and messages to standard error.
-
-With --json, standard output is one JSON document and nothing else.
-"""
+"""What is printed where: results to standard output, progress and messages to standard error."""
 
 import json
 import re

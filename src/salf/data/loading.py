@@ -22,10 +22,7 @@ from salf.data.tables import load_csv, load_folder, load_leaf
 
 
 def load(
-    spec: str,
-    folder: Path | None = None,
-    cache: Path | None = None,
-    report: Report | None = None,
+    spec: str, folder: Path | None = None, cache: Path | None = None, report: Report | None = None
 ) -> DataSet:
     """Load a data set by name: `mnist`, `fashion-mnist`, `cifar10`, `shakespeare`, `digits`,
     `synthetic[:SEED]`, `idx:PATH`, `folder:PATH`, `csv:PATH`, `leaf:PATH` or `package.module:Name`.

@@ -3,6 +3,7 @@
 import csv
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from salf.common.errors import SalfError, in_one_line, unknown
-from salf.data.samples import (
-    LABELS,
-    OWN,
-    DataSet,
-    batched,
-    every,
-    from_tensors,
-    pixels,
-    samples_of,
-)
+from salf.data.samples import LABELS, OWN, DataSet, batched, every, from_tensors, pixels, samples_of
 from salf.data.text import next_characters
 
 HOLD_OUT = 6  # every sixth sample is for testing where no test data are given: MNIST's ratio
@@ -101,10 +93,8 @@ def _read_csv(path: Path) -> _Columns:
 def _numbers(texts: Sequence[str]) -> Sequence[Any]:
     """The values of a column: whole numbers, numbers, or else text."""
     for kind in (int, float):
-        try:
+        with suppress(ValueError):
             return [kind(text) for text in texts]
-        except ValueError:
-            continue
     return texts
 
 

@@ -7,7 +7,8 @@ for torch: what needs torch to be checked is imported when it is.
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
-from importlib import resources
+from functools import cache
+from importlib.resources import files
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, Self, get_type_hints
 
@@ -29,18 +30,17 @@ PAPER_MODELS = ("mlp", "cnn", "vgg11", "vgg13", "vgg16", "vgg19")
 TABLES = ("options", "given", "files")  # settings that have entries of their own
 
 
-# What each setting means, by its name.
-HELP: Mapping[str, str] = {
-    name: text.format(models=" | ".join(PAPER_MODELS), methods=" | ".join(methods.METHODS))
-    for name, text in tomllib.loads(
-        resources.files("salf.runs").joinpath("settings.toml").read_text("utf-8")
-    ).items()
-}
-
-
 def setting(default: Any, read: Callable[[Any], Any] | None = None, **limits: float) -> Any:
-    """A field with how its text is read, and its limits; settings.toml says what it means."""
+    """A field of which help.toml tells, with how its text is read and its limits."""
     return field(default=default, metadata={"read": read, **limits})
+
+
+@cache
+def helps() -> dict[str, str]:
+    """What the command line says of each setting."""
+    text = files("salf.runs").joinpath("help.toml").read_text(encoding="utf-8")
+    known = {"models": " | ".join(PAPER_MODELS), "methods": " | ".join(methods.METHODS)}
+    return {name: about.format(**known) for name, about in tomllib.loads(text).items()}
 
 
 class Unset(int):
