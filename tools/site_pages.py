@@ -27,6 +27,23 @@ def pages() -> dict[str, str]:
     return texts | methods | {"api/settings.md": settings(), "api/commands.md": commands()}
 
 
+def on_config(config: Any) -> Any:
+    """Pages without a place in the navigation are its last section. MkDocs calls this."""
+    docs = Path(config["docs_dir"])
+    pages = {page.relative_to(docs).as_posix() for page in docs.rglob("*.md")}
+    if rest := sorted(pages - set(in_navigation(config["nav"]))):
+        config["nav"].append({"More": rest})
+    return config
+
+
+def in_navigation(entry: Any) -> list[str]:
+    """The pages of a part of the navigation."""
+    if isinstance(entry, str):
+        return [entry]
+    parts = entry.values() if isinstance(entry, dict) else entry
+    return [page for part in parts for page in in_navigation(part)]
+
+
 def on_files(files: Any, config: Any) -> Any:
     """Add the pages that are made. MkDocs calls this."""
     from mkdocs.structure.files import File
