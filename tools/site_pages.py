@@ -11,7 +11,7 @@ import re
 import tomllib
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 ROOT = Path(__file__).parent.parent
 BENEATH = {"README.md": "index.md"} | {
@@ -67,7 +67,7 @@ def of_method(name: str) -> str:
         parts += ["\n".join(["| option | default | type |", "|---|---|---|", *rows])]
         parts += [
             "On the command line `--option NAME=VALUE`; in Python "
-            f"`salf.method({name!r}, {options[-1].name}={_default(options[-1])})`. "
+            f"`salf.method({name!r}, {options[-1].name}={_default(options[-1])!r})`. "
             "[Where the defaults come from](../methods.md#where-the-defaults-come-from)."
         ]
     code = "\n".join(f"    {line}".rstrip() for line in file.read_text("utf-8").splitlines())
@@ -184,7 +184,10 @@ def _default(field: Any) -> Any:
 
 
 def _type(found: Any) -> str:
-    return getattr(found, "__name__", str(found).replace("typing.", "")).replace("|", "or")
+    if isinstance(found, str):
+        return found.replace("|", "or")
+    choices = " or ".join(map(repr, get_args(found))) if get_origin(found) is Literal else ""
+    return choices or getattr(found, "__name__", str(found).replace(" | ", " or "))
 
 
 def _cell(text: str) -> str:
