@@ -27,6 +27,23 @@ def pages() -> dict[str, str]:
     return texts | methods | {"api/settings.md": settings(), "api/commands.md": commands()}
 
 
+def on_config(config: Any) -> Any:
+    """Pages without a place in the navigation are its last section. MkDocs calls this."""
+    docs = Path(config["docs_dir"])
+    pages = {page.relative_to(docs).as_posix() for page in docs.rglob("*.md")}
+    if rest := sorted(pages - set(in_navigation(config["nav"]))):
+        config["nav"].append({"More": rest})
+    return config
+
+
+def in_navigation(entry: Any) -> list[str]:
+    """The pages of a part of the navigation."""
+    if isinstance(entry, str):
+        return [entry]
+    parts = entry.values() if isinstance(entry, dict) else entry
+    return [page for part in parts for page in in_navigation(part)]
+
+
 def on_files(files: Any, config: Any) -> Any:
     """Add the pages that are made. MkDocs calls this."""
     from mkdocs.structure.files import File
@@ -88,8 +105,9 @@ def settings() -> str:
     """The settings of runs, from their fields."""
     from salf.runs.config import Config
     from salf.runs.live_config import LiveConfig
-    from salf.runs.settings import Settings
+    from salf.runs.settings import Settings, helps
 
+    said = helps()
     common = {field.name for field in fields(Settings)}
     parts = [
         "# Settings",
@@ -102,9 +120,9 @@ def settings() -> str:
         ("Of live runs", LiveConfig, lambda name: name not in common),
     ):
         rows = [
-            f"| `{f.name}` | `{_default(f)}` | {_cell(f.metadata['help'])} |"
+            f"| `{f.name}` | `{_default(f)}` | {_cell(said[f.name])} |"
             for f in fields(cls)
-            if chosen(f.name) and f.metadata.get("help")
+            if chosen(f.name) and f.name in said
         ]
         parts += [f"## {title}", "\n".join(["| setting | default | |", "|---|---|---|", *rows])]
     return "\n\n".join(parts) + "\n"
