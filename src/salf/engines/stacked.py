@@ -34,6 +34,7 @@ from salf.methods import Group
 CHUNK_BYTES = 64 * 2**20
 # What a pass of convolutions may save for each row; with more, users take long enough alone.
 MOST_ROW_BYTES = 2**17
+LEAST_TOGETHER = 15  # users of convolutions; with fewer, operations take too long to start
 COPIES = 3  # of a user's weights: the weights, their gradients, and the sum of these
 
 RANDOM = (nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU)
@@ -116,6 +117,9 @@ class StackedEngine(Engine):
 
     def pieces(self, group: Group, rows: Rows, alone: bool) -> list[Ints]:
         order, chunk = np.argsort(-group.steps, kind="stable"), self._users_per_chunk(group, rows)
+        if any(isinstance(module, nn.Conv2d) for module in self.model.modules()):
+            # Which take so long that more users in a piece gain less than another process does.
+            chunk = min(chunk, max(LEAST_TOGETHER, -(-len(order) // 4)))
         return [order[start : start + chunk] for start in range(0, len(order), chunk)]
 
     def computed(
