@@ -116,11 +116,12 @@ class StackedEngine(Engine):
         return super()._separately(group, network, rows, aggregate)
 
     def pieces(self, group: Group, rows: Rows, alone: bool) -> list[Ints]:
-        order, chunk = np.argsort(-group.steps, kind="stable"), self._users_per_chunk(group, rows)
+        order, most = np.argsort(-group.steps, kind="stable"), self._users_per_chunk(group, rows)
+        pieces = -(-len(order) // most)
         if any(isinstance(module, nn.Conv2d) for module in self.model.modules()):
             # Which take so long that more users in a piece gain less than another process does.
-            chunk = min(chunk, max(LEAST_TOGETHER, -(-len(order) // 4)))
-        return [order[start : start + chunk] for start in range(0, len(order), chunk)]
+            pieces = max(pieces, min(4, len(order) // LEAST_TOGETHER))
+        return np.array_split(order, pieces)
 
     def computed(
         self, group: Group, network: Network, rows: Rows, aggregate: LayerwiseAggregate
