@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,10 +17,11 @@ from nets import small_mlp, small_normed
 from reference import assert_same, data, equal_shares, server_of
 from salf.common.errors import SalfError
 from salf.core.draws import Keyed
+from salf.core.layers import Layers
 from salf.core.local import Local
 from salf.data import Partitioned, Samples
 from salf.data.sampling import LocalWork
-from salf.engines.base import Network
+from salf.engines.base import LoopEngine, Network
 from salf.methods import method
 from salf.problem import Problem
 from salf.simulation import Recipe, Simulation
@@ -172,3 +174,15 @@ def test_what_a_user_draws_depends_on_nobody_else():
 
     assert_same(update([0, 1, 2]), update([2]))
     assert not torch.equal(update([1])["0.weight"], update([2])["0.weight"])
+
+
+@pytest.mark.parametrize(("users", "most", "count"), [(20, 1, 20), (64, 2, 32), (10_000, 32, 313)])
+def test_pieces_are_few_in_a_small_round_and_enough_for_many_cores_in_a_large_one(
+    users, most, count
+):
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    engine = LoopEngine(model, Layers.of(model))
+    pieces = engine.pieces(SimpleNamespace(users=np.arange(users)), None, alone=False)
+    assert np.concatenate(pieces).tolist() == list(range(users))
+    assert max(map(len, pieces)) == most
+    assert len(pieces) == count

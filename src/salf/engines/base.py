@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from salf.engines.spread import Crew
 
 Weights = Mapping[str, Tensor]
-PIECES = 32  # in which the users of a group are added up
+PIECES = 32  # in which the users of a group are added up, so that one sum is for many
+LARGEST = 32  # users of a piece: so a large round has work for hundreds of cores
 
 
 class Rows(Protocol):
@@ -222,7 +223,7 @@ class Engine:
     def pieces(self, group: Group, rows: Rows, alone: bool) -> list[Ints]:
         """The columns of a group's users that are added up before others are, or each `alone`."""
         users = len(group.users)
-        size = 1 if alone else -(-users // PIECES)
+        size = 1 if alone else min(-(-users // PIECES), LARGEST)
         return [np.arange(at, min(at + size, users)) for at in range(0, users, size)]
 
     def computed(
