@@ -107,6 +107,7 @@ def settings() -> str:
     from salf.runs.live_config import LiveConfig
     from salf.runs.settings import Settings, helps
 
+    said = helps()
     common = {field.name for field in fields(Settings)}
     parts = [
         "# Settings",
@@ -119,9 +120,9 @@ def settings() -> str:
         ("Of live runs", LiveConfig, lambda name: name not in common),
     ):
         rows = [
-            f"| `{f.name}` | `{_default(f)}` | {_cell(helps()[f.name])} |"
+            f"| `{f.name}` | `{_default(f)}` | {_cell(said[f.name])} |"
             for f in fields(cls)
-            if chosen(f.name) and f.name in helps()
+            if chosen(f.name) and f.name in said
         ]
         parts += [f"## {title}", "\n".join(["| setting | default | |", "|---|---|---|", *rows])]
     return "\n\n".join(parts) + "\n"
