@@ -48,7 +48,9 @@ class OpenRound:
         layers: int,
         local_steps: int,
         deadline: float | None,
+        gone: Sequence[str] = (),
     ) -> None:
+        self.gone = gone  # users whose votes ended because they left
         self.asked = dict.fromkeys(users)
         self.aggregate = aggregate
         self.deadline = deadline  # T_max, where it says how far users could come
@@ -89,6 +91,7 @@ class OpenRound:
             bytes=self.bytes,
             rejected=tuple(self.rejected),
             silent=tuple(sorted(self.asked.keys() - self.answered)),
+            gone=tuple(self.gone),
             deadline=self.deadline,
             reach=self.reach,
             steps={user: (each.steps, each.planned) for user, each in many.items()},
@@ -141,7 +144,11 @@ class LiveServer:
             raise SalfError(f"{self.method.name} {why}.")
         self.layers, self.weights = layers, problem.weights
         schedule = lr if callable(lr) else lambda t: lr
-        self.server = Server(self.weights, schedule, settings.optimiser, settings.client_lr)
+        robust, compress = settings.robust, Compression.parse(settings.compress)
+        rule, optimiser = None, settings.optimiser
+        if robust != "none":
+            rule, optimiser = Robust(robust, settings.tolerate).instead_of(optimiser)
+        self.server = Server(self.weights, schedule, optimiser, settings.client_lr)
         self.inspection = Inspection(layers, self.weights, settings.max_norm, settings.local_steps)
         self.local_steps = settings.local_steps
         self.given_unreached = None
@@ -155,8 +162,6 @@ class LiveServer:
         self.done_after = work.cumsum() / work.sum()  # the part of the work
         learned = settings.reach == "learned"
         self.reach = UserReach(self.done_after) if learned else ReachEstimate(len(layers))
-        robust, compress = settings.robust, Compression.parse(settings.compress)
-        rule = None if robust == "none" else Robust(robust, settings.tolerate)
         stages = Stages(rule, compress, count_reach=not learned)
         self.pipeline = Pipeline(stages, self.method, layers, self.weights)
         self.names: dict[str, None] = {}  # of all users that were ever asked, in order
@@ -173,16 +178,24 @@ class LiveServer:
             raise SalfError("no round is open.")
         return self._round
 
-    def open(self, users: Collection[str], deadline: float | None = None) -> int:
+    def open(
+        self,
+        users: Collection[str],
+        deadline: float | None = None,
+        present: Collection[str] | None = None,
+    ) -> int:
         """Begin the next round with these users, and return its number.
 
         `deadline` is T_max, if users are to be expected to come as far as they do in other rounds.
+        Of a robust rule, users who are not `present` any more, asked or not, lose their votes.
         """
         if self._round is not None:
             raise SalfError(f"round {self.t + 1} is already open.")
         self.names |= dict.fromkeys(users)
+        gone = [] if present is None else self.pipeline.left(present)
         aggregate = self.pipeline.open(self.t + 1, len(self.names), {})
-        self._round = OpenRound(users, aggregate, len(self.layers), self.local_steps, deadline)
+        steps = self.local_steps
+        self._round = OpenRound(users, aggregate, len(self.layers), steps, deadline, gone)
         return self.t + 1
 
     def task(self, deadline: float | None, fixed: bool = True) -> Task:

@@ -53,9 +53,10 @@ class Config(Settings):
     )
     attack: str = setting(
         "",
-        "What bad users send, to test --robust: flip | random | constant | large-first. A number "
-        "sets the norm: flip:2 sends twice that of an honest gradient (default: 45 times; "
-        "large-first: 100 times).",
+        "What bad users do, to test --robust: alie | alie-own (knows its own updates only) | ipm "
+        "| min-max | min-sum | mimic | label-flip | backdoor | flip | random | constant | "
+        "large-first. A number is its strength, as in alie:1.5 or flip:2; @first, @last or @rare "
+        "(layers that few users sent) attacks some layers only, as in alie@last.",
     )
     attackers: int = setting(
         Unset(1), "Number of users that attack, with --attack; these are the last users."

@@ -195,6 +195,9 @@ def from_config(
     simulation = Simulation(problem, method, world, recipe, stages, config.seed)
     evaluation = evaluation_of(config, problem)
     evaluation.slowest, evaluation.by = slowest, simulation.engine
+    attackers = stages.attackers
+    if attackers is not None and attackers.attack.poison and problem.test is not None:
+        evaluation.backdoor = attackers.attack.poison.tests(problem.test)
     return Training(simulation, evaluation)
 
 

@@ -91,13 +91,13 @@ class Settings:
         "How users compress the layers they send: fp16 | qsgd:BITS | topk:FRACTION (the "
         "rest is added to the next update). Default: no compression.",
     )
-    robust: Literal["auto", "none", "trimmed", "median", "clip"] = setting(
+    robust: Literal["auto", "none", "mixed", "trimmed", "median"] = setting(
         "auto",
         "How the updates of a layer are combined if some users may send bad ones: none (the "
-        "method's mean) | trimmed (the mean without the values farthest from the median) | median "
-        "| clip (norms are clipped to the median norm) | auto (none; in live runs, trimmed on "
-        "Flower and if users join from other machines). Bad updates that do not stand out get "
-        "through.",
+        "method's mean) | mixed (each user's momentum becomes the mean of those nearest to it; "
+        "then the mean) | trimmed (the mean of momenta without the values farthest from the "
+        "median) | median | auto (none; in live runs, mixed on Flower and if users join from other "
+        "machines).",
     )
     tolerate: int = setting(
         1,

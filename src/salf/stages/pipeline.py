@@ -12,7 +12,7 @@ For some of these the server keeps something of each user from round to round. T
 with one state for checkpoints.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -27,11 +27,11 @@ from salf.core.layers import Layers
 from salf.core.rules import LocalRule, Tensors
 from salf.methods import Method, RoundPlan
 from salf.methods.asks import Watch
-from salf.stages.attacks import Attackers
+from salf.stages.attacks import Attacked, Attackers, Knowledge
 from salf.stages.compressed import Residuals
 from salf.stages.participation import Participation, Users
 from salf.stages.recall import Recall, Remembering, StandIns
-from salf.stages.robust import Robust, RobustAggregate, Votes
+from salf.stages.robust import Robust, Voting
 from salf.stages.states import States
 
 
@@ -74,22 +74,27 @@ class Pipeline:
         self.method, self.stages, self._simulated = method, stages, seed is not None
         self._layers, self._weights = layers, weights
         asks, rule, compression = method.asks, method.memory(), stages.compression
+        robust = stages.robust
         _check(stages, method)
         counts = asks.cutoff is not None or (asks.chance and stages.count_reach)
         self.participation = Participation(len(layers), asks.cutoff) if counts else None
         self.recall = None if rule is None else Recall(layers, weights, rule)
+        if robust is not None:  # the votes are the memory of the method, if it has one, as well
+            self.recall = robust.memory(method, layers, weights)
         keeps = method.defines("server_state", "user_state", "step")
         self.states = States(method, layers, weights) if keeps else None
         if not asks.simulated_only:
             method.check_shares_are_own(len(layers), self.server_state)
         self.watch = Watch(method)
         self.rule_watch: Watch | None = None
-        self.votes = None if stages.robust is None else Votes(stages.robust)
         self.residuals: Residuals | None = None
         if compression is not None and seed is not None:
             self.residuals = Residuals(compression, layers, seed)
+        self.knowledge: Knowledge | None = None  # of simulated attackers
+        if stages.attackers is not None and stages.attackers.attack.kind == "alie-own":
+            self.knowledge = Knowledge(layers, weights)
         # What is kept of the users, by name.
-        kept = ("participation", "recall", "votes", "residuals", "states")
+        kept = ("participation", "recall", "residuals", "states", "knowledge")
         self.kept: dict[str, Kept] = {name: k for name in kept if (k := getattr(self, name))}
 
     def open(self, t: int, everybody: float, own: Mapping[UserId, float]) -> LayerwiseAggregate:
@@ -99,10 +104,10 @@ class Pipeline:
         """
         layers, weights = self._layers, self._weights
         found = LayerwiseAggregate(layers, weights, separate=self.recall is not None)
-        if self.votes is not None:
-            found = RobustAggregate(self.votes, layers, weights)
         if self.recall is not None:
-            if self.recall.rule.stands_in:
+            if self.stages.robust is not None:
+                found = Voting(self.stages.robust, self.recall, t, own, weights)
+            elif self.recall.rule.stands_in:
                 found = StandIns(found, self.recall, t, own)
             else:
                 found = Remembering(found, self.recall, t, everybody)
@@ -110,11 +115,18 @@ class Pipeline:
             self.states and self.states.learning("server"),
             self.residuals and self.residuals.of_round(t),
             self.states and self._simulated and self.states.learning("device"),
-            self.stages.attackers and self.stages.attackers.sent(layers, t),
         ]
         for change in changes:
             found = Changing(found, change) if change else found
+        if (attackers := self.stages.attackers) is not None:
+            votes = None if self.stages.robust is None else self.recall
+            found = Attacked(found, attackers, layers, t, votes, self.knowledge)
         return found
+
+    def left(self, present: Collection[UserId]) -> list[Any]:
+        """Users who are not present have no vote any more; the result is who had one."""
+        voting = self.recall is not None and self.stages.robust is not None
+        return self.recall.forget_others(present) if self.recall and voting else []
 
     def local_rule(self, steps: int) -> LocalRule | None:
         """The method's rule for a round, which must not keep anything in itself."""
@@ -162,6 +174,11 @@ def _check(stages: Stages, method: Method) -> None:
         )
     if stages.robust is not None:
         stages.robust.check(method)
+    if method.asks.narrows and stages.attackers and stages.attackers.attack.knows:
+        raise SalfError(
+            f"users of {method.name} train parts of the network, which attackers cannot compare: "
+            "use attack='flip', random or constant."
+        )
     compression = stages.compression
     if compression is not None and compression.remembers and method.asks.narrows:
         raise SalfError(
