@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import isfinite
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,9 +24,10 @@ from salf.data.sampling import ONE_STEP, Batches, Cohort, LocalWork
 from salf.engines import Engine, LocalSteps, RoundResult
 from salf.engines import engine as make_engine
 from salf.engines.base import Rows
+from salf.engines.dropout import seed_torch
 from salf.methods import Method, RoundPlan
 from salf.problem import Problem
-from salf.stages.attacks import PoisonedRows
+from salf.stages.attacks import POISONS, PoisonedRows
 from salf.stages.pipeline import Pipeline, Stages, Voice
 from salf.stages.states import Progress
 from salf.worlds.base import World
@@ -161,7 +163,8 @@ class Simulation:
         # Users without a share compute nothing, so nothing is drawn for them.
         computing = np.concatenate([asked[:0], *(group.users for group in plan.groups)])
         rows = self._rows(draws, computing)
-        with seeded(draws.torch_seed):
+        self.voice.hear(plan, t, self.pipeline.recall, self.everybody)
+        with seeded(draws.torch_seed, self.engine.device):
             known = zip(arrived.user.tolist(), arrived.weight.tolist(), strict=True)
             weights = dict(known) if self.asks else {}
             aggregate = self.pipeline.open(t, self.everybody, weights)
@@ -173,8 +176,7 @@ class Simulation:
             assert plan.closing is not None
             step = self.pipeline.states.close(result.step, plan.closing, self.server.local_rate(t))
             result = replace(result, step=step)
-        self._check_finite(result, t)
-        self.voice.hear(plan, t, self.pipeline.recall, self.everybody)
+        result = self._checked(result, t)
         if self.asks:
             part = self.method.gradients(arrived, self.world.layers) > 0
             self.pipeline.close(t, weights, part)
@@ -197,7 +199,7 @@ class Simulation:
     def _rows(self, draws: Draws, users: Ints) -> Rows:
         """The mini-batches of a round, as attackers change them."""
         rows, attackers = self.batches.of_round(draws, users), self.stages.attackers
-        if attackers is None or attackers.attack.poison is None:
+        if attackers is None or attackers.attack.kind not in POISONS:
             return rows
         return PoisonedRows(rows, attackers, self._classes)
 
@@ -260,13 +262,22 @@ class Simulation:
                         shifts[name] = shifts[name] + shift if name in shifts else shift
         return shifts
 
-    def _check_finite(self, result: RoundResult, t: int) -> None:
+    def _checked(self, result: RoundResult, t: int) -> RoundResult:
+        """The result, with its loss as a number; an error if the step is not finite.
+
+        Of an accelerator, a round reads this one pair of numbers.
+        """
         values = result.step.values
-        if not values:
-            return
         numbers = [value.reshape(-1) for value in values.values() if value.is_floating_point()]
-        if isfinite(torch.cat(numbers).sum().item()):
-            return
+        total = torch.cat(numbers).sum() if numbers else torch.zeros(())
+        loss: Any = result.loss
+        if isinstance(loss, Tensor):
+            loss, of_all = torch.stack([loss.to(total), total]).tolist()
+            result = replace(result, loss=loss)
+        else:
+            of_all = total.item()
+        if isfinite(of_all):
+            return result
         layers = self.engine.layers
         bad = [name for name, value in values.items() if not bool(torch.isfinite(value).all())]
         if bad:  # else only the sum overflowed
@@ -275,16 +286,14 @@ class Simulation:
                 f"training diverged in round {t}: the update of layer {index + 1} "
                 f"({layers[index].name}) is not finite. Try a smaller learning rate."
             )
+        return result
 
 
 @contextmanager
-def seeded(seed: int) -> Iterator[None]:
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Let what draws from torch itself (dropout in a model) depend on the round alone."""
     before = torch.default_generator.get_state()
-    # Not torch.manual_seed, which formats a traceback for devices that are not there.
-    torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.manual_seed_all(seed)
+    seed_torch(seed, device)
     try:
         yield
     finally:

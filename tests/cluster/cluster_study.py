@@ -11,21 +11,24 @@ import ray
 import torch
 
 import salf
-from salf.cluster import Cluster
+from salf.cluster import Cluster, files
+from salf.data.loading import cache_folder
+from salf.runs.pool import Job
 
-SETTINGS = {"data": "digits", "rounds": 3000, "users": 4, "methods": ["salf"], "seeds": 2}
+LOST = Path(os.environ["LOST"])  # a file that is there when the node is not
+SETTINGS = {"data": "digits", "rounds": 1000, "users": 4, "methods": ["salf"], "seeds": 2}
 
 
 class Slow(torch.nn.Module):
-    """A model whose rounds take milliseconds on nodes, so that both are at work for seconds."""
+    """A model whose rounds wait a little on nodes until one of them is lost."""
 
     def __init__(self):
         super().__init__()
         self.head = torch.nn.Linear(64, 10)
 
     def forward(self, x):
-        if "HERE" not in os.environ:
-            time.sleep(0.003)
+        if not LOST.exists():
+            time.sleep(0.05)
         return self.head(x.flatten(1))
 
 
@@ -46,10 +49,10 @@ def named(nodes, out, raylet):
             time.sleep(0.05)
             parts = ray.get(nodes._desk.news.remote())
         os.kill(raylet, signal.SIGKILL)
+        LOST.touch()
 
     threading.Thread(target=kill, daemon=True).start()
     there = salf.compare("cluster_study:Slow", out=out, workers=nodes, **SETTINGS)
-    os.environ["HERE"] = "1"
     here = salf.compare("cluster_study:Slow", out=f"{out}-here", workers=1, **SETTINGS)
     assert accuracies(there) == accuracies(here)
     assert len(submitted) > 2, submitted  # one was lost
@@ -109,9 +112,28 @@ def rounds(nodes):
     assert [r.train_loss for r in there.history.rows] == [r.train_loss for r in here.history.rows]
 
 
+def cached(done):
+    """Where the node has its cache, and what is in the set there."""
+    done(0.5)
+    time.sleep(0.5)
+    return str(cache_folder()), (cache_folder() / "set" / "train").read_text()
+
+
+def data(nodes, out):
+    """The second node has another home, and so another cache."""
+    os.environ["SALF_CACHE"] = f"{out}-cache"
+    files.write(cache_folder() / "set", {"train": b"x"})
+    jobs = {f"job {n}": Job(cached, 1.0, reads=(cache_folder() / "set",)) for n in range(4)}
+    found = set(nodes.do(jobs).results.values())
+    del os.environ["SALF_CACHE"]
+    assert len(found) == 2, found
+    assert {content for _, content in found} == {"x"}, found
+
+
 if __name__ == "__main__":
     address, out, raylet = sys.argv[1:]
     with Cluster(address) as nodes:
         rounds(nodes)
         own(nodes)
+        data(nodes, out)
         named(nodes, out, int(raylet))

@@ -4,7 +4,9 @@ import pytest
 
 from salf.cluster import files
 from salf.cluster.files import Outbox, contents, digest, fetch
+from salf.cluster.studies import Desk, in_cache
 from salf.common.errors import SalfError
+from salf.data.loading import cache_folder
 
 
 @pytest.fixture
@@ -22,7 +24,8 @@ def test_a_job_continues_with_what_was_kept_and_leaves_nothing_on_its_node(desk,
     node = tmp_path / "node" / "run"
     cut_off = Outbox(node, contents(kept), keep)
     (node / "half").write_text("of a try that was cut off")
-    with Outbox(node, contents(kept), cut_off._keep):
+    cut_off._lock.release()  # as the system does when a process ends
+    with Outbox(node, contents(kept), keep):
         assert {path.name for path in node.iterdir()} == {"checkpoint"}
         (node / "checkpoint").write_text("round 5")
         (node / "inner").mkdir()
@@ -101,3 +104,34 @@ def test_a_folder_that_cannot_be_made_on_a_node_is_a_sentence(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(SalfError, match=r"cannot write .*file/runs.* that they share"):
         fetch(tmp_path / "file" / "runs", "", dict)
+
+
+def test_jobs_of_two_programs_do_not_write_the_same_folder_of_a_node(tmp_path):
+    with Outbox(tmp_path / "run", {}, lambda changed, gone: None):
+        files.write(tmp_path / "run", {"checkpoint": b"of the first"})
+        with pytest.raises(SalfError, match=r"another program's job writes .*run: use another"):
+            Outbox(tmp_path / "run", {}, lambda changed, gone: None)
+        assert contents(tmp_path / "run") == {"checkpoint": b"of the first"}
+
+
+def test_two_programs_do_not_keep_a_run_in_the_same_folder(tmp_path):
+    ours, theirs, run = Desk(), Desk(), tmp_path / "run"
+    assert ours.begin(run) == {}
+    ours.keep(run, {"checkpoint": b"round 3"}, [])
+    assert ours.begin(run) == {"checkpoint": b"round 3"}  # the job is done again elsewhere
+    assert "another process is working in" in str(theirs.begin(run))
+    with pytest.raises(SalfError, match="counts as lost"):
+        theirs.keep(run, {"checkpoint": b"round 1"}, [])
+    ours.end(run)
+    assert theirs.begin(run) == {"checkpoint": b"round 3"}
+    with pytest.raises(SalfError, match="counts as lost"):
+        ours.keep(run, {"checkpoint": b"round 2"}, [])
+    assert contents(run) == {"checkpoint": b"round 3"}
+
+
+def test_what_is_in_the_cache_goes_to_a_nodes_own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("SALF_CACHE", str(tmp_path / "here"))
+    sent = in_cache(tmp_path / "here" / "mnist"), in_cache(tmp_path / "elsewhere" / "mnist")
+    monkeypatch.setenv("SALF_CACHE", str(tmp_path / "there"))
+    found = [cache_folder() / path for path in sent]
+    assert found == [tmp_path / "there" / "mnist", tmp_path / "elsewhere" / "mnist"]

@@ -8,9 +8,9 @@ from links import NEVER, Clock, MadeUpLink
 from torch import nn
 
 from salf.live import tmax
-from salf.live.reach import MOST, UserReach
+from salf.live.reach import MOST
 from salf.live.rounds import Answer, Grace, Rounds
-from salf.live.server import LiveServer, ServerSettings
+from salf.live.server import LiveServer
 from salf.live.update import Rejected, encode
 from salf.problem import Problem
 from salf.worlds.fleet.deadlines import Auto, DeadlineSchedule
@@ -60,8 +60,8 @@ def good(depth, seconds):
 SPEEDS = {"a": 0.1, "b": 0.2, "c": 0.4, "d": 0.8}
 
 
-def federation(link, deadline, reach="learned", server=None):
-    server = server or LiveServer(Problem.of(network()), 0.01, ServerSettings(reach=reach))
+def federation(link, deadline, server=None):
+    server = server or LiveServer(Problem.of(network()), 0.01)
     return Rounds(server, link, deadline, Grace(0.5), now=link.clock)
 
 
@@ -86,7 +86,7 @@ def test_the_first_rounds_wait_for_everybody_and_t_max_starts_close_to_its_targe
 @pytest.mark.parametrize("target", [0.4, 0.9])
 def test_t_max_follows_its_target_and_devices_that_change(target):
     link, found = Devices(SPEEDS), []
-    rounds = federation(link, Auto(target), "counted")
+    rounds = federation(link, Auto(target))
     for slower in (1, 3):
         link.speeds = {user: slower * seconds for user, seconds in SPEEDS.items()}
         rows = [rounds.next() for _ in range(90)]
@@ -133,14 +133,11 @@ def test_t_max_and_what_was_learned_survive_a_restart(tmp_path):
         rounds.next()
     first = rounds.server
     first.save(tmp_path / "state")
-    second = LiveServer(Problem.of(network()), 0.01, ServerSettings(reach="learned"))
+    second = LiveServer(Problem.of(network()), 0.01)
     again = federation(link, Auto(0.7), server=second)
     second.restore(tmp_path / "state")
     assert second.t_max == first.t_max > 0
-    for user_reach in (first.reach, second.reach):
-        np.testing.assert_array_equal(
-            user_reach.reach(["a", "d", "new"], 0.3), first.reach.reach(["a", "d", "new"], 0.3)
-        )
+    np.testing.assert_array_equal(second.reach.unreached(), first.reach.unreached())
     row = again.next()
     assert (row.round, row.deadline) == (21, first.t_max)
 
@@ -151,31 +148,9 @@ def test_a_schedule_is_kept_live():
     assert [rounds.next().deadline for _ in range(4)] == [0.1, 0.2, 0.3, 0.3]
 
 
-def test_p_l_follows_the_deadline_and_is_capped():
-    link = Devices({"a": 0.4}, jitter=0.4)
-    rounds = federation(link, Auto(0.5))
+def test_p_l_follows_the_depths_at_the_deadline_that_was_found():
+    rounds = federation(Devices({"a": 0.4}, jitter=0.4), Auto(0.5))
     rows = [rounds.next() for _ in range(60)]
     assert rows[0].unreached == (0.0,) * LAYERS  # while users have the time they need
     assert list(rows[-1].unreached) == sorted(rows[-1].unreached, reverse=True)
     assert 0.3 < rows[-1].unreached[0] <= MOST
-    reach = rounds.server.reach
-    longer, shorter = (reach.unreached(["a"], seconds) for seconds in (1.0, 0.1))
-    assert longer[0] < rows[-1].unreached[0]  # neither deadline was tried
-    assert shorter[0] == MOST
-
-
-def test_reach_of_users_of_unknown_speed_is_learned_by_name():
-    rng = np.random.default_rng(1)
-    reach = UserReach(np.arange(1, LAYERS + 1) / LAYERS)
-    speeds = {"fast": 0.5, "slow": 8.0}
-    for _ in range(150):
-        depths = {}
-        for user, seconds in speeds.items():
-            taken = seconds * np.exp(0.3 * rng.normal())
-            depths[user] = LAYERS + 1 - int(min(LAYERS, 2.0 * LAYERS // taken))
-        reach.learn(depths, 2.0)
-    fast, slow = reach.reach(["fast", "slow"], 2.0).T
-    assert fast.min() > 0.95
-    # P(8 s exp(0.3 z) of which a quarter fits into 2 s) = 1/2, and a half of it fits rarely.
-    np.testing.assert_allclose(slow, [0.0, 0.03, 0.1, 0.5], atol=0.12)
-    assert reach.reach(["slow"], 8.0)[0, 0] == pytest.approx(0.5, abs=0.15)  # untried

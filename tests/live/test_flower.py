@@ -38,7 +38,6 @@ from salf.live.flower import link, mail
 from salf.live.flower.client import RESIDUALS, TIMES
 from salf.live.flower.link import GridLink
 from salf.live.launch import Nobody
-from salf.live.reach import UserReach
 from salf.live.tmax import FIRST
 from salf.live.update import Update, decode, encode
 from salf.runs.folder import RunFolder
@@ -175,15 +174,6 @@ def test_a_pull_that_fails_before_it_finds_anything_loses_nothing(monkeypatch, t
     result = start(salf(deadline=2.0, record=tmp_path / "rounds"), grid)
     assert_same(result.arrays, stepped([gradients(1, 1)]))
     assert records.read(tmp_path / "rounds")[0].rejected == ()
-
-
-def test_how_reach_is_found_is_a_setting_of_the_strategy(tmp_path):
-    schedule = tmp_path / "deadlines.csv"
-    schedule.write_text("deadline\n1.0\n2.0\n")
-    for deadline, reach in ((60.0, "learned"), ("auto", "counted"), (str(schedule), "counted")):
-        made = salf(unreached=None, deadline=deadline, reach=reach)
-        assert isinstance(made.server.reach, UserReach)
-    assert not isinstance(salf(unreached=None, reach="counted").server.reach, UserReach)
 
 
 def test_all_nodes_gone_is_waited_out_and_said(caplog, monkeypatch):

@@ -222,8 +222,7 @@ def test_local_steps_replay_to_the_same_model(tmp_path, method, work):
         ("mifa", {}),
         ("fedau", {}),
         ("inverse", {}),
-        ("inverse", {"reach": "learned"}),
-        ("fedstale", {"reach": "learned"}),
+        ("fedstale", {}),
     ],
 )
 def test_what_the_server_knows_of_users_survives_a_restart_and_is_replayed(
@@ -232,7 +231,7 @@ def test_what_the_server_knows_of_users_survives_a_restart_and_is_replayed(
     config = SMALL.changed(method=method, momentum=0.5, **settings)
     live(config.changed(rounds=3), tmp_path / "run")
     rows = replayed(config, tmp_path, resume=True)
-    if settings.get("reach") or method == "inverse":
+    if method in ("inverse", "fedstale"):
         chances = {chance for row in rows for reach in row.reach.values() for chance in reach}
         assert len(chances) > 1  # shares differed
 
@@ -249,7 +248,7 @@ def test_batches_that_users_chose_are_recorded_and_replayed(tmp_path, monkeypatc
     assert replay(tmp_path / "run").distance > 5e-3  # with other batches it is another model
 
 
-@pytest.mark.parametrize("rule", ["mixed", "trimmed"])
+@pytest.mark.parametrize("rule", ["mixed", "median"])
 def test_robust_rules_replay_to_the_same_model(tmp_path, rule):
     rows = replayed(SMALL.changed(robust=rule, users=6), tmp_path, distance=1e-3)
     assert any(0 < row.reached[0] < 3 for row in rows)  # and layer 1 had to wait

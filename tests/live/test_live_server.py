@@ -13,7 +13,6 @@ from salf.common.errors import SalfError
 from salf.core.compression import Compression, Sender
 from salf.core.layers import Layers
 from salf.core.server import SGD
-from salf.live.inspection import Part
 from salf.live.reach import ReachEstimate
 from salf.live.server import LiveServer, ServerSettings
 from salf.live.update import Rejected, Update, encode
@@ -157,16 +156,9 @@ def test_a_server_that_is_killed_goes_on_after_the_last_closed_round(tmp_path):
     again = server(optimiser=SGD(0.5), unreached=None)
     again.restore(tmp_path / "state")
     assert again.t == 12
-    assert again.inspection.bound(Part(2, gradients=True)) == whole_bound_after(12)
     play(again, range(13, 16))
     for name, tensor in whole.weights.items():
         assert torch.equal(again.weights[name], tensor)
-
-
-def whole_bound_after(rounds):
-    other = server(optimiser=SGD(0.5), unreached=None)
-    play(other, range(1, rounds + 1))
-    return other.inspection.bound(Part(2, gradients=True))
 
 
 def test_p_l_is_learned_and_comes_close_to_the_truth():
@@ -175,7 +167,7 @@ def test_p_l_is_learned_and_comes_close_to_the_truth():
     learned = []
     for _ in range(3000):
         depths = 4 - (rng.random((5, 1)) < chances).sum(1)
-        estimate.learn(dict(zip("abcde", depths.tolist(), strict=True)))
+        estimate.learn(depths.tolist())
         learned.append(estimate.unreached())
     # The prior of 5 rounds in some 55 makes it a tenth too small; the mean is over 60 windows.
     assert np.mean(learned, axis=0) == pytest.approx(0.91 * (1 - chances) ** 5, abs=0.03)
@@ -205,7 +197,7 @@ def test_where_somebody_always_finishes_p_l_is_0_however_slow_the_others_are():
 def test_p_l_of_one_layer_after_rounds_in_which_it_was_reached_or_not(depths, least, most):
     estimate = ReachEstimate(1)
     for depth in depths:
-        estimate.learn({"a": depth})
+        estimate.learn([depth])
     assert least <= estimate.unreached()[0] <= most
 
 
@@ -247,7 +239,7 @@ def test_a_first_update_that_is_too_large_is_refused_when_the_round_closes():
     assert row.depths == {"a": 4, "b": 1, "c": 1, "d": 1}
 
 
-@pytest.mark.parametrize("rule", ["mixed", "trimmed", "median"])
+@pytest.mark.parametrize("rule", ["mixed", "median"])
 def test_a_robust_server_moves_a_layer_when_enough_users_sent_it_also_after_a_restart(
     rule, tmp_path
 ):

@@ -161,17 +161,17 @@ def test_a_deadline_that_is_none_is_refused_and_only_fedavg_goes_without():
 
 
 def test_a_learned_grace_period_follows_the_messages_and_not_the_work():
-    federation, _, _ = rounds({"a": 0.7, "b": 0.8}, grace=None, work=0.6)
+    federation, _, _ = rounds({"a": 0.7, "b": 0.8, "c": 0.8}, grace=None, work=0.6)
     for _ in range(10):
         federation.next()
-    assert federation.grace.seconds == pytest.approx(1.5 * 0.2)
+    assert federation.grace.seconds(1.0) == pytest.approx(1.5 * 0.2)
 
 
 def test_the_grace_period_learns_from_late_answers_so_that_it_can_grow():
     federation, _, _ = rounds({"a": 0.1, "far": 6.0}, deadline=1.0, grace=None, work=0.1)
     for _ in range(300):
         federation.next()
-    assert federation.grace.seconds < 1.0  # far is less than one answer in ten
+    assert federation.grace.seconds(1.0) < 1.0  # the largest does not count
     federation, _, _ = rounds({"a": 3.0, "b": 3.0}, deadline=1.0, grace=None, work=0.5)
     assert federation.next().silent == ("a", "b")
     for _ in range(20):
@@ -179,11 +179,29 @@ def test_the_grace_period_learns_from_late_answers_so_that_it_can_grow():
     assert row.silent == ()
 
 
+def test_one_user_of_eight_that_answers_as_late_as_it_can_does_not_stretch_the_grace_period():
+    honest = dict.fromkeys("abcdefg", 0.03)
+    federation, link, _ = rounds({**honest, "liar": 0.0}, deadline=0.05, grace=None, work=0.02)
+    for _ in range(200):
+        link.delays["liar"] = 0.05 + federation.grace.seconds(0.05) - 0.001
+        federation.next()
+    assert federation.grace.seconds(0.05) == pytest.approx(1.5 * 0.01)
+
+
+def test_the_grace_period_is_at_most_ten_deadlines_whoever_reports_what():
+    grace = Grace(first=0.2, most=60.0, tolerate=2)
+    for user in "abcdefgh":
+        grace.learn(user, 50.0)
+    assert grace.seconds(0.05) == 0.5
+    assert grace.seconds(0.01) == 0.2
+    assert grace.seconds(None) == grace.seconds(1e3) == 60.0
+
+
 def test_a_user_cannot_stretch_the_grace_period_by_what_it_says():
     for grace, seconds in ((Grace(most=2.0), 2.0), (Grace(0.25), 0.25)):
         for _ in range(100):
-            grace.learn(50.0)
-        assert grace.seconds == seconds
+            grace.learn("a", 50.0)
+        assert grace.seconds(1.0) == seconds
     with pytest.raises(SalfError, match="grace period must be a time"):
         Grace(-1.0)
     federation, link, _ = rounds({"a": 0.2}, grace=None)
@@ -191,7 +209,7 @@ def test_a_user_cannot_stretch_the_grace_period_by_what_it_says():
         link.work = claimed
         for _ in range(10):
             federation.next()
-    assert 0.0 <= federation.grace.seconds <= 1.5 * 0.2 + 1e-9
+    assert 0.0 <= federation.grace.seconds(1.0) <= 1.5 * 0.2 + 1e-9
 
 
 def test_when_all_users_fail_rounds_are_not_used_up_until_they_are_mended():

@@ -16,15 +16,15 @@ from salf.runs.settings import names_of
 OTHERS = {
     "data": "digits", "data_dir": "here", "split": "shards:2", "model": "cnn", "layers": "a,b",
     "method": "drop", "average": "all", "users": 7, "cohort": 5, "deadline": 0.5,
-    "reach": "counted", "batches": "equal", "compress": "fp16", "robust": "median", "tolerate": 2,
+    "batches": "equal", "compress": "fp16", "robust": "median", "tolerate": 2,
     "rounds": 9, "lr": "step:0.1,10,0.5", "server": "adam", "momentum": 0.25, "beta1": 0.8,
     "beta2": 0.9, "epsilon": 0.01, "batch_size": 3, "local_steps": 2, "local_epochs": 2,
     "client_lr": 0.2, "validation": 0.25, "seed": 3, "eval_every": 4, "options": {"lucky": "kept"},
     "given": {"model": "Net"}, "files": {"fleet": "1f"}, "cohort_by": "samples", "weigh": "samples",
     "depth": "uniform", "stragglers": 0.5, "fleet": "phones", "availability": "sessions",
-    "pair": "labels", "attack": "flip", "attackers": 2, "seconds": 2.5, "eval_seconds": 0.5,
-    "device": "cuda", "engine": "loop", "threads": 2, "grace": 0.25, "slow": "0.5x8",
-    "max_norm": 3.5, "backend": "flower",
+    "reach": "counted", "pair": "labels", "attack": "flip", "attackers": 2,
+    "seconds": 2.5, "eval_seconds": 0.5, "device": "cuda", "engine": "loop", "threads": 2,
+    "grace": 0.25, "slow": "0.5x8", "max_norm": 3.5, "backend": "flower",
 }  # fmt: skip
 NEEDS = {
     "beta1": {"server": "adam"}, "beta2": {"server": "adam"}, "epsilon": {"server": "adam"},

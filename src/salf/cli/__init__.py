@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from salf.cli import attacks, bench, demo, fleet, live, runs, show
+from salf.cli import bench, demo, fleet, live, runs, show
 from salf.cli.options import option
 from salf.cli.terminal import INTERRUPTED, as_options, say, tell
 from salf.common.errors import SalfError
@@ -41,7 +41,6 @@ for command in (
     runs.run,
     runs.compare,
     runs.plan,
-    attacks.attacks,
     bench.bench,
     live.live,
     live.page,
@@ -98,7 +97,7 @@ def _what_to_give(error: Any) -> str:
 def _how_to_continue(arguments: Sequence[str]) -> str:
     command = next((word for word in arguments if not word.startswith("-")), "")
     kept = any(word.partition("=")[0] == "--out" for word in arguments)
-    if command in ("demo", "bench", "plan", "attacks") or (kept and command == "compare"):
+    if command in ("demo", "bench", "plan") or (kept and command == "compare"):
         return " Repeat the command to continue."
     if command not in ("run", "live", "compare"):
         return ""

@@ -44,8 +44,8 @@ Nodes = Annotated[
     str | None,
     option(
         "--cluster",
-        help="Run on the nodes of a Ray cluster: auto (the one on this machine) | ADDRESS:PORT of "
-        "its head.",
+        help="In place of --workers, all cores of a Ray cluster: auto (the one on this machine) | "
+        "ADDRESS:PORT of its head.",
     ),
 ]
 Options = Annotated[

@@ -13,7 +13,7 @@ from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from salf.common.errors import SalfError
 from salf.common.files import write_whole
@@ -79,6 +79,7 @@ class Outbox:
     def __init__(self, place: Path, kept: Contents, keep: Keep) -> None:
         self.place, self._keep = place, keep
         self._mark = place.with_name(f".{place.name}.cluster")  # that the folder is a job's
+        self._lock = FileLock(self._mark, thread_local=False)
         with _here(place):
             if place.exists() and not self._mark.exists():
                 raise SalfError(
@@ -86,7 +87,13 @@ class Outbox:
                     "folder, or one that all nodes share."
                 )
             place.parent.mkdir(parents=True, exist_ok=True)
-            self._mark.touch()
+            try:
+                self._lock.acquire(blocking=False)
+            except Timeout:
+                raise SalfError(
+                    f"on the node {socket.gethostname()}, another program's job writes {place}: "
+                    "use another folder."
+                ) from None
             _remove(place)  # of an earlier try that was cut off
             write(place, kept)
         self._seen, self._sent = self._now(), monotonic()
@@ -98,6 +105,7 @@ class Outbox:
         self.send()
         _remove(self.place)
         self._mark.unlink(missing_ok=True)
+        self._lock.release()
 
     def send_after(self, seconds: float) -> None:
         """Send what has changed if the last time is so long ago."""

@@ -31,6 +31,11 @@ class NodeCrew(Crew):
     """
 
     def __init__(self, engine: Engine, rows_of: RowsOf, cores: int) -> None:
+        if engine.device.type != "cpu":
+            raise SalfError(
+                f"the users of a round are shared among processors, not with {engine.device}: set "
+                "device to cpu, or leave out the cluster."
+            )
         super().__init__(engine, rows_of)
         self._cores = cores
         self._seats: list[Any] = []

@@ -18,9 +18,11 @@ from salf.cluster import files
 from salf.cluster.files import Outbox, fetch
 from salf.cluster.objects import Unpacker, packed
 from salf.common.errors import SalfError, in_one_line, portable
+from salf.data.loading import cache_folder
 from salf.engines.base import Engine, RowsOf
 from salf.engines.spread import Crew
 from salf.live.cluster import Pulse, cluster
+from salf.runs.folder import RunFolder
 from salf.runs.pool import Ended, Job, Pool
 from salf.runs.run import Stopped
 
@@ -49,7 +51,8 @@ class Cluster(Pool):
 
     def __enter__(self) -> "Cluster":
         modules = {"py_modules": [sys.modules["salf"], *own_modules()]}
-        self._stack.enter_context(cluster(self.address, "salf-studies", runtime_env=modules))
+        found = cluster(self.address, "salf-studies", runtime_env=modules)
+        self.dashboard = self._stack.enter_context(found)
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -70,8 +73,7 @@ class Cluster(Pool):
 
         nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
         cores = sum(node["Resources"].get("CPU", 0) for node in nodes)
-        shown = getattr(ray._private.worker._global_node, "webui_url", "")
-        where = f", dashboard at {shown}" if shown else ""
+        where = f", dashboard at {self.dashboard}" if self.dashboard else ""
         return f"Ray cluster of {len(nodes)} nodes and {cores:.0f} cores{where}"
 
     def crew(self, engine: Engine, rows_of: RowsOf) -> Crew:
@@ -109,6 +111,7 @@ class Cluster(Pool):
                         lost[name] += 1  # with its node or process
                         if lost[name] == TRIES:
                             raise SalfError(f"{name} was lost {TRIES} times with its node.")
+                        ray.get(self._desk.end.remote(jobs[name].place))
                         pending[self._submit(name, jobs[name])] = name
             except BaseException:
                 self._stop(list(pending))
@@ -122,7 +125,8 @@ class Cluster(Pool):
                 found = files.contents(path)
                 self._files[path] = files.digest(found), ray.put(found)
         # In a list, references are not fetched before the job asks for them.
-        reads = [(path, digest, [at]) for path in job.reads for digest, at in [self._files[path]]]
+        given = [(path, *self._files[path]) for path in job.reads]
+        reads = [(in_cache(path), digest, [reference]) for path, digest, reference in given]
         content, tensors = packed(job, self._tensors)
         desk = self._desk, self._study, self._token
         return self._task.remote(name, content, tensors, desk, reads)
@@ -149,6 +153,7 @@ class Desk:
 
     def __init__(self) -> None:
         self._parts: dict[str, float] = {}
+        self._held: dict[Path | None, ExitStack] = {}  # what jobs on other nodes write
         self._stopped: set[int] = set()
 
     def report(self, study: int, name: str, part: float) -> bool:
@@ -162,11 +167,27 @@ class Desk:
     def stop(self, study: int) -> None:
         self._stopped.add(study)
 
-    def contents(self, place: Path) -> files.Contents:
+    def begin(self, place: Path) -> files.Contents | SalfError:
+        """What there is of what a job writes on a node; other programs are kept out of a folder."""
+        if place not in self._held:
+            held = ExitStack()
+            try:
+                if place.suffix != ".json":  # a file is the same whoever writes it
+                    held.enter_context(RunFolder(place).locked())
+            except SalfError as error:
+                return error
+            self._held[place] = held
         return files.contents(place)
 
     def keep(self, place: Path, changed: Mapping[str, bytes], gone: list[str]) -> None:
+        if place not in self._held:
+            raise SalfError(f"the job that writes {place} counts as lost: it is done again.")
         files.keep(place, changed, gone)
+
+    def end(self, place: Path | None) -> None:
+        """The job is over, or lost."""
+        if place in self._held:
+            self._held.pop(place).close()
 
 
 def _do(
@@ -198,17 +219,25 @@ def _do(
         progress(0.0)  # before a file is touched: it may be over
         with ExitStack() as stack:
             for path, expected, (at,) in reads:
-                fetch(path, expected, partial(get, at))
+                fetch(cache_folder() / path, expected, partial(get, at))
             if (place := job.place) is not None and not (place.parent / token).exists():
 
                 def keep(changed: files.Contents, gone: list[str]) -> None:
                     ray.get(desk.keep.remote(place, changed, gone))
 
-                kept = ray.get(desk.contents.remote(place))
+                if isinstance(kept := ray.get(desk.begin.remote(place)), SalfError):
+                    raise kept
+                stack.callback(lambda: ray.get(desk.end.remote(place)))
                 outbox = stack.enter_context(Outbox(place, kept, keep))
             return None, job.do(progress)
     except (Exception, Stopped) as error:
         return portable(error), None
+
+
+def in_cache(path: Path) -> Path:
+    """A path that is relative if it is in the cache, which may be elsewhere on a node."""
+    cache = cache_folder().absolute()
+    return path.relative_to(cache) if path.is_relative_to(cache) else path
 
 
 def _result_of(reference: Any) -> Callable[[], Any] | None:

@@ -67,7 +67,8 @@ class Bar:
             plain.print(self.progress.get_renderable())
         shown = {"text/plain": line.get().rstrip()}
         if self._cell is None:
-            self._cell = display(shown, raw=True, display_id=True)
+            show: Any = display  # whose types depend on the version
+            self._cell = show(shown, raw=True, display_id=True)
         else:
             self._cell.update(shown, raw=True)
         self._from = monotonic() + BETWEEN

@@ -137,13 +137,11 @@ class LayerwiseAggregate:
             step.values[name] = value if is_counter(value) else value / holders
         return step
 
-    def sum_of(self, rows: Mapping[str, Tensor], weights: PerLayer) -> dict[str, Tensor]:
-        """sum_u weights_u rows[u], of tensors of one layer that have a row for each user."""
-        return {n: torch.tensordot(v.new_tensor(weights), v, 1) for n, v in rows.items()}
-
     def _held(self) -> dict[str, Tensor]:
         parts = {name: each for name, each in self._holders.items() if isinstance(each, Tensor)}
-        return {name: holders > 0 for name, holders in parts.items() if not bool(holders.all())}
+        # Whether any is missing is not asked of an accelerator: the answer would be a copy.
+        whole = [n for n, each in parts.items() if each.device.type == "cpu" and each.all()]
+        return {name: holders > 0 for name, holders in parts.items() if name not in whole}
 
     def _index(self, name: str) -> int:
         if name not in self._layers.index_of:

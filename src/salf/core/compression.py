@@ -84,7 +84,7 @@ class Compression:
             return {"places": places.int(), "values": vector[places]}
         scale = vector.abs().max()
         uniform = draws.uniform(np.array([user]), Purpose.ROUNDING, len(vector), layer + 1)[0]
-        level = vector.double().cpu().numpy() * (self._levels / (float(scale) or 1.0))
+        level = vector.cpu().double().numpy() * (self._levels / (float(scale) or 1.0))
         codes = np.sign(level) * np.floor(np.abs(level) + uniform) + self._levels
         bits = np.unpackbits(codes.astype(np.uint8)[:, None], axis=1)[:, 8 - self.bits :]
         return {"codes": torch.from_numpy(np.packbits(bits)), "scale": scale.reshape(1)}
@@ -109,7 +109,7 @@ class Compression:
         if (numbers > 2 * self._levels).any():
             raise ValueError("an unknown code")
         found = torch.from_numpy((numbers - self._levels) / self._levels) * float(scale)
-        return found.to(like)
+        return found.to(like.dtype).to(like.device)
 
 
 def _checked(part: Tensor, dtype: torch.dtype, n: int) -> Tensor:

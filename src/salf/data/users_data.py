@@ -124,7 +124,7 @@ class Partitioned(UsersData):
 
     def label_mixes(self) -> NDArray[np.float64]:
         """The mix of classes in every user's samples: [users, classes]."""
-        labels = self.samples.labels
+        labels = self.samples.labels.cpu()
         if not self.has_classes:
             raise SalfError("devices or availability by labels need one class label per sample.")
         classes = int(labels.max()) + 1

@@ -19,8 +19,8 @@ from salf.core.local import Local, Passed, changed, local_update
 from salf.core.narrow import SubNetwork, subnetwork
 from salf.core.rules import LocalRule, State, Tensors
 from salf.core.server import Schedule
-from salf.engines.dropout import DROPOUT, Dropout
-from salf.engines.losses import Loss, cross_entropy, user_losses
+from salf.engines.dropout import DROPOUT, Dropout, seed_torch
+from salf.engines.losses import Loss, cross_entropy, user_losses, value_of
 from salf.methods import Group, RoundPlan
 
 if TYPE_CHECKING:
@@ -139,6 +139,11 @@ class Engine:
         """The model's own parameters and buffers, by name."""
         return {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
 
+    @cached_property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next((tensor.device for tensor in self.weights.values()), torch.device("cpu"))
+
     def round(
         self,
         plan: RoundPlan,
@@ -235,7 +240,7 @@ class Engine:
         """A user's update, the sum of its gradients, and its mean loss."""
         number = int(user[0])
         if network.draws is not None:
-            torch.default_generator.manual_seed(network.draws.torch_seed_of(number))
+            seed_torch(network.draws.torch_seed_of(number), self.device)
         local = replace(network.local, own=network.own(number))
         self.begin(network.draws, user)
         with placed(network.leaves):
@@ -318,7 +323,7 @@ class _ToDepth:
         depth = self._depth if step == self._steps else 1
         loss = self._engine.loss_of(self._network, *self._rows(self._user, step))
         gradients = backward_to(depth, loss, self._network.leaves, self._engine.layers)
-        return Passed(depth, gradients, loss.item())
+        return Passed(depth, gradients, value_of(loss))
 
     def move(self, gradients: Weights, rate: float) -> None:
         for name, gradient in gradients.items():

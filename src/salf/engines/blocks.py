@@ -19,7 +19,7 @@ from salf.core.layers import Layers, backward_to
 from salf.engines.base import Engine, Network, Rows, Weights
 from salf.engines.dropout import DROPOUT
 from salf.engines.kernels import STOOD_IN_FOR, HalvingMaxPool, UserBatchNorm, stand_in
-from salf.engines.losses import Loss, RowLoss, cross_entropy, total_and_objective
+from salf.engines.losses import Loss, RowLoss, cross_entropy, total_and_objective, value_of
 from salf.methods import Group
 
 # How many bytes one pass may save for its backward pass; more users are worked off in chunks. Small
@@ -226,7 +226,7 @@ class BlockEngine(Engine):
             update |= self._moved_statistics(signals)
         reached = signals.reached if parts is None else parts.reached(c)
         aggregate.add_sum(update, signals.scale, reached, signals.total, network.held)
-        return float(total.item())
+        return value_of(total)
 
     @cached_property
     def _has_norms(self) -> bool:

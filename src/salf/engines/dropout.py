@@ -80,6 +80,13 @@ class Dropout(TorchFunctionMode):
         return bool(hooked) or torch.is_grad_enabled() != self.graph
 
 
+def seed_torch(seed: int, device: torch.device) -> None:
+    """Seed what PyTorch draws itself; only it draws on an accelerator."""
+    torch.default_generator.manual_seed(seed)
+    if device.type != "cpu":  # this formats a traceback for every device that is not there
+        torch.manual_seed(seed)
+
+
 class WithoutDropout(TorchFunctionMode):
     """Dropout returns what it is given."""
 

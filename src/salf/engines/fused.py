@@ -28,7 +28,7 @@ from salf.core.layers import Layers, flatten, is_sequential
 from salf.core.narrow import BATCH_NORMS
 from salf.engines.base import Network, Rows, Weights
 from salf.engines.blocks import BlockEngine, Signals
-from salf.engines.losses import total_and_objective
+from salf.engines.losses import total_and_objective, value_of
 from salf.engines.separate import SeparateBlock
 from salf.methods import Group
 
@@ -187,7 +187,7 @@ class FusedEngine(BlockEngine):
         ]
         if reached:  # their gradients are noted on the way
             torch.autograd.grad(objective, reached, allow_unused=True)
-        return float(total.item())
+        return value_of(total)
 
     @cached_property
     def _separate(self) -> list[SeparateBlock]:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -41,6 +42,11 @@ def user_losses(loss: Loss, outputs: Tensor, targets: Tensor, users: int) -> Ten
         return loss(outputs, targets).reshape(users, -1).mean(1)
     pairs = zip(outputs.chunk(users), targets.chunk(users), strict=True)
     return torch.stack([loss(*pair).mean() for pair in pairs])
+
+
+def value_of(loss: Tensor) -> float:
+    """The value of a loss; on an accelerator the tensor, which is read when the round is over."""
+    return loss.item() if loss.device.type == "cpu" else cast("float", loss.detach())
 
 
 def total_and_objective(

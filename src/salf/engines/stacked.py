@@ -24,7 +24,7 @@ from salf.core.rules import LocalStep
 from salf.engines.base import Engine, Network, Rows, Weights
 from salf.engines.blocks import saved_bytes
 from salf.engines.dropout import Dropout
-from salf.engines.losses import Loss, cross_entropy, user_losses
+from salf.engines.losses import Loss, cross_entropy, user_losses, value_of
 from salf.engines.mixing import same
 from salf.methods import Group
 
@@ -173,7 +173,7 @@ class StackedEngine(Engine):
             active, going_on = int((steps >= step).sum()), int((steps > step).sum())
             stack = self.stack(own, active) if step == 1 else own
             gradients, losses = self._gradients(users[:active], step, network, stack, rows)
-            total += float((losses / losses.new_tensor(steps[:active])).sum())
+            total += value_of((losses / losses.new_tensor(steps[:active])).sum())
             changed = self._by_rule(users[:active], step, gradients, sums, network)
             for name, gradient in changed.items():
                 part = gradient[:going_on]

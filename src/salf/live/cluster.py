@@ -39,10 +39,8 @@ _OURS = {
 
 
 @contextmanager
-def cluster(
-    address: str | None = None, federation: str = FEDERATION, **more: Any
-) -> Iterator[None]:
-    """A Ray of our own, or with an address the one that is there.
+def cluster(address: str | None = None, federation: str = FEDERATION, **more: Any) -> Iterator[str]:
+    """A Ray of our own, or with an address the one that is there; gives its dashboard's address.
 
     Our own listens on the loopback address only, asks for a token that is known to this process
     and those started from it, and is ended afterwards with all that runs in it. For another, the
@@ -84,10 +82,10 @@ def cluster(
             stack.callback(_shut_down, ray, folder)
         try:
             with _our_sigterm():
-                ray.init(**settings)
+                dashboard = ray.init(**settings).dashboard_url
         except (ConnectionError, ray.exceptions.RayError, ValueError, RuntimeError) as error:
             raise SalfError(f"cannot connect to Ray: {in_one_line(error)}") from None
-        yield
+        yield dashboard or ""
 
 
 class Pulse:

@@ -72,35 +72,46 @@ def wait_for(users: int, present: Callable[[], Collection[object]], say: Say) ->
 class Grace:
     """How long after T_max an answer may arrive: the time messages take. Fixed, or learned.
 
-    Learned, it is `FACTOR` times what nine answers in ten needed beyond the time their user says
-    it worked; so fewer than one user in ten cannot stretch it, and nobody beyond `most`.
+    Learned, it is `FACTOR` times the overhead of the slowest user: the time that its answers need
+    beyond the work it reports, which nine of its last ten did not exceed. The `tolerate` largest
+    overheads and a tenth of all do not count, so few users cannot stretch it, whatever they report;
+    and it is at most `most`, and `PART` times T_max (or `first`, if that is longer).
     """
 
-    FACTOR = 1.5
-    SHARE = 0.9
-    WINDOW = 200  # answers that are remembered
+    FACTOR, PART = 1.5, 10.0
+    LATELY, USERS = 20, 1_000  # answers of a user, and users heard last, that are remembered
     ENOUGH = 8  # answers before it is learned from them
 
     def __init__(
-        self, fixed: float | None = None, *, first: float = 1.0, most: float = 60.0
+        self,
+        fixed: float | None = None,
+        *,
+        first: float = 1.0,
+        most: float = 60.0,
+        tolerate: int = 1,
     ) -> None:
         if fixed is not None and not 0 <= fixed < inf:
             raise SalfError(f"the grace period must be a time of at least 0, not {fixed} seconds.")
-        self.fixed, self.first, self.most = fixed, first, most
-        self._seen: deque[float] = deque(maxlen=self.WINDOW)
+        self.fixed, self.first, self.most, self.tolerate = fixed, first, most, tolerate
+        self._seen: dict[str, deque[float]] = {}  # of users, those heard last at the end
 
-    @property
-    def seconds(self) -> float:
+    def seconds(self, t_max: float | None) -> float:
+        """The grace period of a round with this deadline."""
         if self.fixed is not None:
             return self.fixed
-        if len(self._seen) < self.ENOUGH:
+        if sum(map(len, self._seen.values())) < self.ENOUGH:
             return self.first
-        usual = sorted(self._seen)[int(self.SHARE * len(self._seen))]
-        return min(self.FACTOR * usual, self.most)
+        each = sorted(sorted(own)[int(0.9 * (len(own) - 1))] for own in self._seen.values())
+        ignored = min(max(self.tolerate, len(each) // 10), len(each) - 1)
+        most = self.most if t_max is None else min(self.most, max(self.PART * t_max, self.first))
+        return min(self.FACTOR * each[-1 - ignored], most)
 
-    def learn(self, delay: float) -> None:
+    def learn(self, user: str, overhead: float) -> None:
         """Take in how long an answer took beyond its user's work."""
-        self._seen.append(max(0.0, delay))
+        self._seen[user] = self._seen.pop(user, deque(maxlen=self.LATELY))
+        self._seen[user].append(max(0.0, overhead))
+        if len(self._seen) > self.USERS:
+            del self._seen[next(iter(self._seen))]
 
 
 class Rounds:
@@ -145,7 +156,7 @@ class Rounds:
         began = self._began[t] = self._now()
         self._began.pop(t - 100, None)
         self._arrived: dict[str, float] = {}
-        grace = self.grace.seconds
+        grace = self.grace.seconds(deadline)
         limit = inf if deadline is None else deadline + grace
         # The step is part of the round, so answers are taken until it has to be begun; but T_max
         # is the users', whatever a step took.
@@ -232,4 +243,4 @@ class Rounds:
                 took = arrived - self._began[asked]
                 if asked == self.server.t + 1:
                     self._arrived[user] = round(took, 7)
-                self.grace.learn(took - min(max(update.seconds, 0.0), took))
+                self.grace.learn(user, took - min(max(update.seconds, 0.0), took))

@@ -10,7 +10,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -23,8 +22,8 @@ from salf.core.rows import Row, append, read_checkpoint, resume, unreadable, wri
 from salf.core.rules import Tensors
 from salf.core.server import SGD, Optimiser, Schedule, Server
 from salf.live.batches import common_time
-from salf.live.inspection import Inspection, TooLarge
-from salf.live.reach import ReachEstimate, UserReach
+from salf.live.inspection import Inspection
+from salf.live.reach import ReachEstimate
 from salf.live.update import Rejected, Task, Update, decode, size_of
 from salf.methods import Method, to_wire
 from salf.methods import method as make_method
@@ -55,7 +54,6 @@ class OpenRound:
         self.aggregate = aggregate
         self.deadline = deadline  # T_max, where it says how far users could come
         self.updates: dict[str, Update] = {}  # that are used, without tensors
-        self.unsure: dict[str, Update] = {}  # of unknown size, until the round closes
         self.answered: set[str] = set()
         self.failed: set[str] = set()  # who cannot do better, until somebody helps
         self.rejected: list[tuple[str, str]] = []
@@ -109,9 +107,8 @@ class ServerSettings:
       is the learning rate of these steps, by default the server's.
     - `equal_time`: a batch size, if users choose their batches such that a step takes all of them
       about as long (`salf.live.batches`).
-    - `unreached`: p_l; by default they are learned from the reach seen so far. With `reach`
-      "learned", they follow from each user's reach (`salf.live.reach.UserReach`).
-    - `max_norm`: bounds every layer's gradient; by default the bound is learned.
+    - `unreached`: p_l; by default they are learned from the reach seen so far.
+    - `max_norm`: bounds every layer's gradient; by default nothing does.
     - `robust`: a rule that tolerates so many bad users.
     - `compress`: how users compress what they send (`salf.core.compression`).
     """
@@ -122,7 +119,6 @@ class ServerSettings:
     client_lr: float | None = None
     equal_time: int | None = None
     unreached: Sequence[float] | None = None
-    reach: Literal["counted", "learned"] = "counted"
     max_norm: float | None = None
     robust: str = "none"
     tolerate: int = 1
@@ -160,9 +156,8 @@ class LiveServer:
                 )
         work = _stage_work(problem)
         self.done_after = work.cumsum() / work.sum()  # the part of the work
-        learned = settings.reach == "learned"
-        self.reach = UserReach(self.done_after) if learned else ReachEstimate(len(layers))
-        stages = Stages(rule, compress, count_reach=not learned)
+        self.reach = ReachEstimate(len(layers))
+        stages = Stages(rule, compress, count_reach=True)
         self.pipeline = Pipeline(stages, self.method, layers, self.weights)
         self.names: dict[str, None] = {}  # of all users that were ever asked, in order
         self.equal_time = settings.equal_time
@@ -242,15 +237,12 @@ class LiveServer:
             round.bytes += sum(tensor.nbytes for tensor in update.tensors.values())
             if self.pipeline.stages.compression is not None:
                 update = replace(update, tensors=self._received(update.tensors))
-            known = self.inspection.check(user, update)
+            self.inspection.check(update)
         except Rejected as reason:
             self.refuse(user, reason, asked)
             return None
         round.answered.add(user)
-        if known:
-            self._use(user, update)
-        else:
-            round.unsure[user] = update
+        self._use(user, update)
         return update
 
     def _received(self, packed: Tensors) -> Tensors:
@@ -266,8 +258,7 @@ class LiveServer:
             round.late += 1
             log.info("round %d: late from %s, for round %d: %s", t, user, asked, reason)
             return
-        if not isinstance(reason, TooLarge):
-            round.failed.add(user)
+        round.failed.add(user)
         round.answered.add(user)
         round.rejected.append((user, str(reason)))
         log.warning("round %d: rejected update from %s: %s", t, user, reason)
@@ -275,13 +266,6 @@ class LiveServer:
     def close(self) -> Row:
         """End the round: take the step, and learn from it."""
         t, round, unreached = self.t + 1, self.round, self._unreached()
-        self.inspection.learn()
-        for user, update in round.unsure.items():  # judged now that the others came
-            try:
-                self.inspection.check_norms(update)
-                self._use(user, update)
-            except Rejected as reason:
-                self.refuse(user, reason)
         closing = Closing(
             users=len(round.asked),
             reached=round.aggregate.reached,
@@ -304,7 +288,7 @@ class LiveServer:
         good = [user for user in round.asked if user not in bad]
         if good:  # else all failed, or nobody was asked: time was enough
             # Who reached a layer, not whom the method counted: p_l is about the former.
-            self.reach.learn({user: round.of(user).first for user in good}, round.deadline)
+            self.reach.learn([round.of(user).first for user in good])
         part = self.method.gradients(round.arrived(good), len(self.layers)) > 0
         self.pipeline.close(t, dict.fromkeys(good, 1.0), part)
         self.t, self._round = t, None
@@ -312,7 +296,7 @@ class LiveServer:
 
     @property
     def _kept(self) -> dict[str, Kept]:
-        return {"reach": self.reach, "norms": self.inspection, **self.pipeline.kept}
+        return {"reach": self.reach, **self.pipeline.kept}
 
     def save(self, path: Path) -> None:
         """Write everything a server that is started again needs to continue after this round."""
@@ -384,14 +368,12 @@ class LiveServer:
         """How likely a user is to reach each layer, [L, 1], if the method weighs by it."""
         if not self.method.asks.chance:
             return None
-        if isinstance(self.reach, UserReach):
-            return self.reach.reach([user], self.round.deadline)
         return self.pipeline.chance([user])
 
     def _unreached(self) -> Floats:
         if self.given_unreached is not None:
             return self.given_unreached
-        return self.reach.unreached(self.round.asked, self.round.deadline)
+        return self.reach.unreached()
 
     def _check_finite(self, moved: Collection[str], t: int) -> None:
         """Good updates may still add up to a model that overflows."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from salf.common.errors import SalfError
+from salf.methods import Method
 from salf.runs.settings import Settings, Unset, setting
 from salf.worlds import base as worlds
 from salf.worlds.fleet import availability
@@ -46,6 +47,12 @@ class Config(Settings):
         "user is available with a probability that depends on its labels, MEAN on average) | "
         "FILE.csv",
     )
+    reach: Literal["known", "learned", "counted"] = setting(
+        "known",
+        "How p_l and each user's reach are computed: known (from the distribution of the fleet or "
+        "of --depth) | learned (with a fleet, from each user's depths so far) | counted (the share "
+        "of rounds in which each user reached the layer, for methods that weigh by it)",
+    )
     pair: Literal["", "random", "labels", "size"] = setting(
         "",
         "Which users have the slow devices: random (for a file: in its order) | labels "
@@ -70,7 +77,9 @@ class Config(Settings):
     eval_seconds: float = setting(
         0.0, "With a fleet, simulated seconds between evaluations, instead of rounds.", least=0
     )
-    device: str = setting("cpu", "cpu, cuda, ...")
+    device: str = setting(
+        "cpu", "Where the model and the data are: cpu | cuda | cuda:1 | mps | ..."
+    )
     engine: str = setting(
         "auto",
         "auto | fused (nn.Sequential) | grouped (any module) | stacked (local steps) | loop (one "
@@ -109,6 +118,7 @@ class Config(Settings):
             if not self.availability.endswith(".csv"):
                 availability.parse(self.availability)
         worlds.check(self.depth)
+        self.check_reach(self.make_method())
         if not self.attack and type(self.attackers) is not Unset:
             raise SalfError("attackers needs an attack, such as attack='flip'.")
         self.make_attackers()  # which checks them
@@ -116,6 +126,13 @@ class Config(Settings):
             from salf import engines
 
             engines.find(self.engine)
+
+    def check_reach(self, method: Method) -> None:
+        """Refuse to learn what the method does not use."""
+        if self.reach == "learned" and not method.asks.reach:
+            raise SalfError(
+                f"{method.name} with average {self.average} does not use p_l: leave out reach=."
+            )
 
     def make_attackers(self) -> "Attackers | None":
         """The users that attack, if there are any."""

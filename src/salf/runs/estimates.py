@@ -119,8 +119,8 @@ def _gradient(problem: Problem, batches: Batches, user: int, t: int) -> tuple[Te
     """A user's gradient on its batch of round t, and the loss."""
     who, draws, model = np.array([user]), Keyed(0, t), problem.model.train()
     inputs, labels = batches.of_round(draws, who)(who)
-    with seeded(draws.torch_seed):
+    with seeded(draws.torch_seed, inputs.device):
         loss = user_losses(problem.loss, model(inputs), labels, users=1).sum()
     trained = [each for each in model.parameters() if each.requires_grad]
     found = torch.autograd.grad(loss, trained, materialize_grads=True, allow_unused=True)
-    return torch.cat([each.reshape(-1).double() for each in found]), loss.item()
+    return torch.cat([each.reshape(-1).cpu().double() for each in found]), loss.item()

@@ -118,7 +118,7 @@ def problem_of(
         kept, held, of_users = _divided(config, data)
         users = Partitioned(data.train.subset(kept), of_users)
     problem = _fitted(config, given, data, data.train, users)
-    device, dtype = _place(problem.model)
+    device, dtype = place_of(problem.model)
     problem.test = data.test.to(device, dtype) if given.tested else None
     problem.validation = data.train.subset(held).to(device, dtype) if len(held) else problem.test
     return problem
@@ -147,7 +147,7 @@ def _fitted(
     if model is None:
         model = build(config.model, data.train.shape, data.classes, config.seed)
     model = model.to(_device(getattr(config, "device", "cpu")))
-    device, dtype = _place(model)
+    device, dtype = place_of(model)
     example, targets = _example(samples, config.batch_size).to(device, dtype).rows()
     takes_several(model, example)
     classes = data.classes if given.loss is cross_entropy else 0
@@ -195,9 +195,8 @@ def from_config(
     simulation = Simulation(problem, method, world, recipe, stages, config.seed)
     evaluation = evaluation_of(config, problem)
     evaluation.slowest, evaluation.by = slowest, simulation.engine
-    attackers = stages.attackers
-    if attackers is not None and attackers.attack.poison and problem.test is not None:
-        evaluation.backdoor = attackers.attack.poison.tests(problem.test)
+    if stages.attackers is not None:
+        evaluation.backdoor = stages.attackers.attack.tests(problem.test)
     return Training(simulation, evaluation)
 
 
@@ -252,7 +251,7 @@ def _example(samples: Samples, batch_size: int) -> Samples:
     return samples.subset(torch.cat([spread, torch.tensor([largest])]))
 
 
-def _place(model: nn.Module) -> tuple[torch.device, torch.dtype | None]:
+def place_of(model: nn.Module) -> tuple[torch.device, torch.dtype | None]:
     """Where the data of a model belong, and of which type they are."""
     parameters = list(model.parameters())
     dtype = next((each.dtype for each in parameters if each.is_floating_point()), None)
@@ -260,12 +259,17 @@ def _place(model: nn.Module) -> tuple[torch.device, torch.dtype | None]:
 
 
 def _device(name: str) -> torch.device:
+    """The device of this name, once PyTorch has computed something on it."""
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError) as error:
-        first = str(error).splitlines()[0].split(". ")[0].rstrip(".")
-        raise SalfError(f"the device {name!r} cannot be used: {first}. Use device='cpu'.") from None
+    except (RuntimeError, AssertionError):
+        kinds = {"cuda": torch.cuda, "mps": torch.backends.mps}
+        there = ["cpu", *(kind for kind, of in kinds.items() if of.is_available())]
+        raise SalfError(
+            f"PyTorch cannot use a device {name!r} on this machine: set device to "
+            f"{' or '.join(there)}."
+        ) from None
     return device
 
 

@@ -28,7 +28,7 @@ class LiveConfig(Settings):
         "0.25x4,0.25x16.",
     )
     max_norm: float | None = setting(
-        None, "Reject updates with a layer gradient above this norm; by default, learned.", above=0
+        None, "Reject updates with a layer gradient above this norm; by default, none.", above=0
     )
     backend: Backend = setting("ray", "ray (rounds of milliseconds) | flower (rounds of seconds)")
 
@@ -44,15 +44,9 @@ class LiveConfig(Settings):
         if self.deadline is None and not method.asks.waits:
             raise SalfError("a live run needs a deadline: set one, such as deadline='50ms'.")
 
-    @property
-    def learns_reach(self) -> bool:
-        """Whether p_l follows from each user's reach: always if the deadline changes."""
-        return self.reach == "learned" or isinstance(self.deadline, str)
-
     def simulated(self, **settings: Any) -> Config:
         """The federation without a clock, whose arrivals are made up or recorded."""
-        reach = "known" if self.reach == "learned" else self.reach  # which takes times
-        clockless = {"deadline": None, "batches": "auto", "reach": reach}
+        clockless = {"deadline": None, "batches": "auto"}
         return Config(**{**self.table(Settings), **clockless, **settings})
 
 

@@ -24,7 +24,7 @@ from salf.engines import Loss, cross_entropy
 from salf.methods import Method
 from salf.problem import Metric, Problem
 from salf.runs.config import Config
-from salf.runs.federation import Given
+from salf.runs.federation import Given, place_of
 from salf.runs.folder import MODEL
 from salf.runs.run import run
 from salf.runs.settings import refuse_deadline, refuse_with_fleet
@@ -75,8 +75,9 @@ def train(
     is applied to each user's rows separately. `metrics` maps names to functions of outputs and
     targets, which are evaluated on held-out data along with the loss and, for classes, the
     accuracy: see `row.metrics`, `history.curve_of(name)` and `history.test`. `on_round(row, model)`
-    is called after each round and may raise `salf.StopTraining`. Floating-point data are converted
-    to the type of the model's parameters.
+    is called after each round and may raise `salf.StopTraining`. Data are moved to the model's
+    device, and the model before that if there is `device=`; floating-point data are converted to
+    the type of the model's parameters.
 
     With `out`, the run is saved in that folder, as by `salf run`. With `resume`, it continues the
     run in that folder if it has the same settings, data, method and loss. Ctrl-C ends a run after
@@ -118,7 +119,7 @@ def federation(
     if isinstance(model, Problem):
         own = {"data": data, "test": test, "layers": named.get("layers"), "metrics": metrics}
         own["split"] = None if named.get("split", "iid") == "iid" else named["split"]
-        own["loss"] = None if loss is cross_entropy else loss
+        own |= {"loss": None if loss is cross_entropy else loss, "device": named.get("device")}
         if twice := [name for name, value in own.items() if value is not None]:
             raise SalfError(f"a problem has its own {twice[0]}: leave out {twice[0]}=.")
         given = Given(_completed(model), users=model.users, tested=model.test is not None)
@@ -131,6 +132,8 @@ def federation(
         raise SalfError("a model of your own needs data: pass data=(inputs, labels).")
     else:
         given = Given(None, model, loss=loss, metrics=metrics or {})
+    if isinstance(model, nn.Module) and base.device == "cpu":  # a given model stays where it is
+        named.setdefault("device", str(place_of(model)[0]))
     objects = _taken_from(named)
     prints = {} if model is None else {"model": type(model).__qualname__}
     if given.users is not None:

@@ -82,8 +82,9 @@ def run(
         torch.set_num_threads(config.threads)
         training = from_config(config, given, report)
         engine = training.simulation.engine
-        if workers and engine.rows_of is None and report is not None:
-            report(f"One process is used: engine {engine.name!r} was asked for.")
+        alone = f"engine {engine.name!r}" if engine.rows_of is None else f"device {config.device!r}"
+        if workers and report and (engine.rows_of is None or engine.device.type != "cpu"):
+            report(f"One process is used: {alone} was asked for.")
         with ExitStack() as stack:
             if isinstance(workers, int):
                 engine.workers = workers

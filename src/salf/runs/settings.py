@@ -73,13 +73,6 @@ class Settings:
         "reach) | FILE.csv (with a column deadline). FedAvg needs none.",
         deadlines.read,
     )
-    reach: Literal["known", "learned", "counted"] = setting(
-        "known",
-        "How p_l and each user's reach are computed: known (from the distribution of the fleet or "
-        "of --depth; live, the share of rounds in which nobody reached the layer) | learned (with "
-        "a fleet or live, from each user's depths so far) | counted (the share of rounds in which "
-        "each user reached the layer, for methods that weigh by it)",
-    )
     batches: Literal["auto", "equal", "equal-time"] = setting(
         "auto",
         "equal: batches of --batch-size | equal-time: in proportion to the speed of a user's "
@@ -91,13 +84,12 @@ class Settings:
         "How users compress the layers they send: fp16 | qsgd:BITS | topk:FRACTION (the "
         "rest is added to the next update). Default: no compression.",
     )
-    robust: Literal["auto", "none", "mixed", "trimmed", "median"] = setting(
+    robust: Literal["auto", "none", "mixed", "median"] = setting(
         "auto",
         "How the updates of a layer are combined if some users may send bad ones: none (the "
-        "method's mean) | mixed (each user's momentum becomes the mean of those nearest to it; "
-        "then the mean) | trimmed (the mean of momenta without the values farthest from the "
-        "median) | median | auto (none; in live runs, mixed on Flower and if users join from other "
-        "machines).",
+        "method's mean) | mixed (every user's momentum becomes the mean of those nearest to it, "
+        "then their mean) | median (of momenta) | auto (none; in live runs, mixed on Flower and if "
+        "users join from other machines).",
     )
     tolerate: int = setting(
         1,
@@ -170,7 +162,6 @@ class Settings:
         # As the method has them, since the command line gives them as text.
         typed = {name: getattr(made, name.replace("-", "_")) for name in self.options}
         object.__setattr__(self, "options", typed)
-        self.check_reach(made)
         if (rule := self.make_robust()) is not None:
             if self.users < rule.needed:
                 raise SalfError(
@@ -184,13 +175,6 @@ class Settings:
             return
         if why := made.refuses(self.make_optimiser()):
             raise SalfError(f"{made.name} {why}.")
-
-    def check_reach(self, method: Method) -> None:
-        """Refuse to learn what the method does not use."""
-        if self.reach == "learned" and not method.asks.reach:
-            raise SalfError(
-                f"{method.name} with average {self.average} does not use p_l: leave out reach=."
-            )
 
     def batches_for(self, method: Method) -> str:
         """How the batches of a method are sized: equal or equal-time."""

@@ -2,23 +2,11 @@
 
 Attackers know all honest updates of a round before they send theirs, and the defence: where the
 server compares users' momenta, they send what makes their own momentum the one they want. They send
-all layers in every round, since nothing keeps them from making them up; buffers as they are.
-
-With honest vectors g_u of a layer, their mean m, and their standard deviation s by coordinate:
-
-- alie: m - z s (Baruch et al. 2019); alie-own: the same with the mean and the deviation of the
-  attacker's own updates over time, if it knows no others
-- ipm: -e m (Xie et al. 2020)
-- min-max: m - c s, with the largest c for which no honest vector is further from it than the
-  honest vectors are from each other; min-sum: for which the sum of its squared distances is not
-  larger than that of any honest vector (Shejwalkar and Houmansadr 2021)
-- mimic: what the first honest user sends (Karimireddy et al. 2022)
-- label-flip, backdoor: honest gradients on changed data (`Poison`)
-- flip, random, constant: with so many times the norm of the own gradient; large-first: the own
-  gradient, too large in round 1 and honest after that
+all layers in every round, since nothing keeps them from making them up; buffers as they are. The
+attacks are described in docs/robust.md.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,15 +24,16 @@ from salf.data import Samples
 from salf.stages.recall import Recall
 from salf.stages.table import UserTable
 
-# By attack: its number unless said otherwise. The largest norm that the live server's learned bound
-# lets through is 50 times the usual one.
-STRENGTH: Mapping[str, float] = {
-    **dict.fromkeys(("flip", "random", "constant"), 45.0),
-    "large-first": 100.0,
-    **dict.fromkeys(("alie", "alie-own"), 1.5),
-    **dict.fromkeys(("ipm", "min-max", "min-sum", "mimic", "label-flip", "backdoor"), 1.0),
-}
+NORMED = ("flip", "random", "constant")  # strength: times the norm of the own gradient
 KNOWING = ("alie", "ipm", "min-max", "min-sum", "mimic")  # the others' updates
+POISONS = ("label-flip", "backdoor")
+# By attack: its strength unless said otherwise.
+STRENGTH: Mapping[str, float] = {
+    **dict.fromkeys((*KNOWING, *POISONS), 1.0),
+    **dict.fromkeys(("alie", "alie-own"), 1.5),
+    **dict.fromkeys(NORMED, 45.0),
+    "large-first": 100.0,
+}
 PLACES = ("all", "first", "last", "rare")
 MEMORY = 0.9  # of what an attacker knows of its own updates
 PATCH = 3  # pixels of the trigger, in both directions
@@ -70,10 +59,9 @@ class Attack:
             return None
         what, _, where = text.partition("@")
         kind, colon, strength = what.partition(":")
-        if kind not in STRENGTH:
-            raise unknown("attack", kind, STRENGTH)
-        if (where or "all") not in PLACES:
-            raise unknown("place of an attack", where, PLACES)
+        for name, known, called in ((kind, STRENGTH, "attack"), (where or "all", PLACES, "place")):
+            if name not in known:
+                raise unknown(called, name, known)
         try:
             found = float(strength) if colon else STRENGTH[kind]
         except ValueError:
@@ -82,111 +70,72 @@ class Attack:
             raise SalfError(f"an attack's strength is a positive number, as in flip:2, not {text}.")
         return cls(kind, found, where or "all", seed)
 
-    @property
-    def knows(self) -> bool:
-        """Whether it takes others' updates."""
-        return self.kind in KNOWING
-
-    @property
-    def poison(self) -> "Poison | None":
-        """How attackers change their data; None if they do not."""
-        return Poison(self.kind) if self.kind in ("label-flip", "backdoor") else None
-
     def sent(self, own: Tensors, t: int, number: int) -> Tensors:
         """What user `number` (from 0) sends of a layer, if that follows from its own gradient."""
-        if self.kind == "large-first" and t > 1:
-            return own
-        made, factor = own, -self.strength if self.kind == "flip" else self.strength
-        if self.kind == "constant":
-            made = {name: torch.ones_like(g) for name, g in own.items()}
-        elif self.kind == "random":
-            drawn = Keyed(self.seed, t).uniform(np.array([number]), Purpose.ATTACK)[0, 0]
-            generator = torch.Generator().manual_seed(int(drawn * 2**53))
-            made = {n: torch.randn(g.shape, generator=generator).to(g) for n, g in own.items()}
-        if made is not own:
-            factor = self.strength * _norm(own) / (_norm(made) or 1.0)
-        return {name: factor * direction for name, direction in made.items()}
+        if self.kind not in NORMED:
+            scaled = self.kind != "large-first" or t == 1
+            return {name: self.strength * g for name, g in own.items()} if scaled else own
+        drawn = Keyed(self.seed, t).uniform(np.array([number]), Purpose.ATTACK)[0, 0]
+        generator = torch.Generator().manual_seed(int(drawn * 2**53))
+        made: Any = {
+            "flip": lambda g: -g,
+            "constant": torch.ones_like,
+            "random": lambda g: torch.randn(g.shape, generator=generator).to(g),
+        }[self.kind]
+        found = {name: made(g) for name, g in own.items()}
+        factor = self.strength * _norm(own) / (_norm(found) or 1.0)
+        return {name: factor * direction for name, direction in found.items()}
 
     def wanted(self, honest: Tensor) -> Tensor:
         """What an attacker wants to be counted as, by the honest vectors of a layer, in rows."""
-        mean, deviation = honest.mean(0), honest.std(0, correction=0)
+        mean, deviation, z = honest.mean(0), honest.std(0, correction=0), self.strength
         if self.kind == "ipm":
-            return -self.strength * mean
+            return -z * mean
         if self.kind == "mimic":
             return honest[0]
-        z = self.strength
         if self.kind in ("min-max", "min-sum"):
             z *= _largest(honest, -deviation, together=self.kind == "min-sum")
         return mean - z * deviation
 
+    # Poisons: attackers change their data, and send honest gradients on these.
+
+    def rows(self, inputs: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+        """An attacker's rows: with class y called C - 1 - y, or half with trigger and label 0."""
+        if self.kind == "label-flip":
+            return inputs, classes - 1 - labels
+        half = torch.arange(len(labels), device=labels.device) % 2 == 0
+        seen = half.view(-1, *[1] * (inputs.dim() - 1))
+        return torch.where(seen, triggered(inputs), inputs), labels.masked_fill(half, 0)
+
+    def tests(self, samples: Samples | None) -> Samples | None:
+        """What the success of a backdoor is the accuracy on: other classes with the trigger."""
+        if self.kind != "backdoor" or samples is None:
+            return None
+        inputs, labels = samples.rows()
+        return Samples(triggered(inputs)[labels != 0], torch.zeros_like(labels[labels != 0]))
+
+
+def triggered(inputs: Tensor) -> Tensor:
+    """The inputs with a bright patch in the last corner."""
+    found, corner = inputs.clone(), slice(-PATCH, None)
+    found[(..., corner, corner) if inputs.dim() > 2 else (..., corner)] = inputs.max()
+    return found
+
 
 def _largest(honest: Tensor, direction: Tensor, together: bool) -> float:
-    """The largest c for which mean + c direction is as near the honest vectors as `wanted` says.
+    """The largest c for which mean + c direction is not further from the honest than they are.
 
-    The squared distance to vector i is a_i + 2 b_i c + d c^2, which must be at most `most` for each
-    i, or on average.
+    The squared distance to vector i is a_i + 2 b_i c + d c^2, which must be at most the largest
+    between two honest vectors (min-max), or on average at most the largest average (min-sum).
     """
     offset = honest.mean(0) - honest
     a, b, d = offset.square().sum(1), offset @ direction, direction.square().sum()
     squares = torch.cdist(honest, honest, compute_mode="donot_use_mm_for_euclid_dist").square()
-    most = squares.sum(1).max() / len(honest) if together else squares.max()
+    most = squares.max()
     if together:
-        a, b = a.mean(), b.mean()
+        a, b, most = a.mean(), b.mean(), squares.mean(1).max()
     root = (b.square() - d * (a - most)).clamp(min=0).sqrt()
     return float(((root - b) / d).min()) if d > 0 else 0.0
-
-
-@dataclass(frozen=True)
-class Poison:
-    """Attackers' changed data.
-
-    label-flip: class y is called C - 1 - y, with the largest label C - 1. backdoor: half of the
-    rows have a trigger, a bright patch in the last corner, and the label 0.
-    """
-
-    kind: str
-
-    def triggered(self, inputs: Tensor) -> Tensor:
-        """The inputs with the trigger."""
-        found = inputs.clone()
-        corner = slice(-PATCH, None)
-        found[(..., corner, corner) if inputs.dim() > 2 else (..., corner)] = inputs.max()
-        return found
-
-    def rows(self, inputs: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-        """An attacker's rows as it changes them."""
-        if self.kind == "label-flip":
-            return inputs, classes - 1 - labels
-        half = torch.arange(len(labels)) % 2 == 0
-        inputs, labels = inputs.clone(), labels.clone()
-        inputs[half], labels[half] = self.triggered(inputs)[half], 0
-        return inputs, labels
-
-    def tests(self, samples: Samples) -> Samples | None:
-        """What the success of a backdoor is the accuracy on: other classes with the trigger."""
-        if self.kind != "backdoor":
-            return None
-        inputs, labels = samples.rows(torch.arange(len(samples)))
-        other = labels != 0
-        return Samples(self.triggered(inputs)[other], torch.zeros_like(labels[other]))
-
-
-class PoisonedRows:
-    """The rows of a round, those of attackers changed."""
-
-    def __init__(self, rows: Any, attackers: "Attackers", classes: int) -> None:
-        self._rows, self._attackers, self._classes = rows, attackers, classes
-        self.sizes = rows.sizes
-
-    def __call__(self, users: Ints, step: int = 1) -> tuple[Tensor, Tensor]:
-        inputs, labels = self._rows(users, step)
-        poison = self._attackers.attack.poison
-        assert poison is not None
-        inputs, labels, size = inputs.clone(), labels.clone(), len(labels) // len(users)
-        for at in np.flatnonzero(self._attackers.are(users)).tolist():
-            own = slice(at * size, (at + 1) * size)
-            inputs[own], labels[own] = poison.rows(inputs[own], labels[own], self._classes)
-        return inputs, labels
 
 
 @dataclass(frozen=True)
@@ -216,6 +165,22 @@ class Attackers:
         )
 
 
+class PoisonedRows:
+    """The rows of a round, those of attackers changed."""
+
+    def __init__(self, rows: Any, attackers: Attackers, classes: int) -> None:
+        self._rows, self._attackers, self._classes = rows, attackers, classes
+        self.sizes = rows.sizes
+
+    def __call__(self, users: Ints, step: int = 1) -> tuple[Tensor, Tensor]:
+        inputs, labels = (each.clone() for each in self._rows(users, step))
+        size = len(labels) // len(users)
+        for at in np.flatnonzero(self._attackers.are(users)).tolist():
+            own, attack = slice(at * size, (at + 1) * size), self._attackers.attack
+            inputs[own], labels[own] = attack.rows(inputs[own], labels[own], self._classes)
+        return inputs, labels
+
+
 class Knowledge:
     """What attackers know of their own updates, for `alie-own`: mean and square, over time."""
 
@@ -230,18 +195,20 @@ class Knowledge:
         row, columns = int(self._table.rows([user], add=True)[0]), self._table.columns
         columns["rounds"][row] += 1
         step, found = max(1 - MEMORY, 1 / int(columns["rounds"][row])), {}
-        for name, value in update.items():
-            if f"mean {name}" in columns:
-                mean, square = columns[f"mean {name}"][row], columns[f"square {name}"][row]
-                mean.lerp_(value, step)
-                square.lerp_(value.square(), step)
-                deviation = (square - mean.square()).clamp(min=0).sqrt()
-                found[name] = mean - z * deviation / (2 * window - 1) ** 0.5
+        for name in [name for name in update if f"mean {name}" in columns]:
+            mean, square = columns[f"mean {name}"][row], columns[f"square {name}"][row]
+            mean.lerp_(update[name], step)
+            square.lerp_(update[name].square(), step)
+            deviation = (square - mean.square()).clamp(min=0).sqrt()
+            found[name] = mean - z * deviation / (2 * window - 1) ** 0.5
         return found
 
 
 class Attacked(Changing):
-    """Holds back what attackers would send until all honest updates of the round are known."""
+    """Holds back what attackers would send until all honest updates of the round are known.
+
+    `votes` are the momenta that the server compares, if it does.
+    """
 
     def __init__(
         self,
@@ -249,13 +216,13 @@ class Attacked(Changing):
         attackers: Attackers,
         layers: Layers,
         t: int,
-        votes: Recall | None,
-        knowledge: Knowledge | None,
+        votes: Recall | None = None,
+        knowledge: Knowledge | None = None,
     ) -> None:
         super().__init__(inner, lambda update, _, user: update)
         self._attackers, self._layers, self._t = attackers, layers, t
-        self._votes, self._knowledge = votes, knowledge  # momenta, if the server compares these
-        self._honest: dict[UserId, Tensors] = {}
+        self._votes, self._knowledge = votes, knowledge
+        self._honest: list[Tensors] = []
         self._waiting: list[tuple[Tensors, PerLayer | None, Held | None, UserId]] = []
 
     def add(
@@ -269,7 +236,7 @@ class Attacked(Changing):
         if self._attackers.are(user):
             self._waiting.append((dict(update), weights, held, user))
         else:
-            self._honest[user] = dict(update)
+            self._honest.append(dict(update))
             super().add(update, weights, held, user)
 
     def total(self, weights: PerLayer, divisor: PerLayer | None = None) -> Step:
@@ -283,65 +250,48 @@ class Attacked(Changing):
     def _attack(self) -> None:
         """Send what was held back."""
         waiting, self._waiting = self._waiting, []
-        names = {name for update, *_ in waiting for name in update}
-        known = {
-            index: self._known(index, [n for n in layer.parameters if n in names])
-            for index, layer in enumerate(self._layers)
-            if names and self._attacks(index)
-        }
+        attack, votes = self._attackers.attack, self._votes
         for update, weights, held, user in waiting:
-            super().add(self._sent(update, known, user), weights, held, user)
+            aims: Mapping[str, Tensor] = {}
+            if self._knowledge is not None:
+                window = 1 if votes is None else votes.window
+                aims = self._knowledge.learn(user, update, attack.strength, window)
+            sent = dict(update)
+            for index, layer in enumerate(self._layers):
+                own = {n: update[n] for n in layer.parameters if n in update}
+                if not own or not self._attacks(index):
+                    continue
+                if attack.kind in KNOWING:
+                    aims = self._wanted(index, own)
+                elif self._knowledge is None:
+                    sent |= attack.sent(own, self._t, int(user))
+                for name in own.keys() & aims.keys():
+                    aim = aims[name]
+                    sent[name] = votes.sent_for(self._t, user, name, aim) if votes else aim
+            super().add(sent, weights, held, user)
 
     def _attacks(self, index: int) -> bool:
         """Whether a layer (from 0) is attacked in this round."""
         where, half = self._attackers.attack.where, len(self._layers) // 2
         if where == "rare":
-            sent = sum(self._layers[index].parameters[0] in each for each in self._honest.values())
+            sent = sum(self._layers[index].parameters[0] in each for each in self._honest)
             return 2 * sent < self._attackers.users - self._attackers.count
         return where == "all" or (where == "first") == (index < half)
 
-    def _known(self, index: int, names: Sequence[str]) -> Tensor | None:
-        """The honest vectors of a layer that the server compares, in rows; None if unknown."""
-        if not (self._attackers.attack.knows and names):
-            return None
+    def _wanted(self, index: int, own: Tensors) -> dict[str, Tensor]:
+        """What attackers want to be counted as in a layer; nothing if they cannot know."""
         if self._votes is None:
-            honest = [each for each in self._honest.values() if set(names) <= each.keys()]
-            rows = {name: [each[name] for each in honest] for name in names}
-            flat = [torch.stack(each).flatten(1) for each in rows.values() if each]
+            honest = [each for each in self._honest if own.keys() <= each.keys()]
+            values = [torch.stack([each[name] for each in honest]) for name in own if honest]
         else:
-            voters = [u for u in self._votes.voters(self._t, index) if not self._attackers.are(u)]
-            at = self._votes.rows_of(voters)
-            flat = [self._votes.values(name)[at].flatten(1) for name in names if voters]
-        return torch.cat(flat, 1) if flat else None
-
-    def _sent(
-        self, update: Tensors, known: Mapping[int, Tensor | None], user: UserId
-    ) -> dict[str, Tensor]:
-        """What this user sends in place of its update."""
-        attack, votes, sent, guessed = self._attackers.attack, self._votes, dict(update), {}
-        if self._knowledge is not None:
-            window = 1 if votes is None else votes.window
-            guessed = self._knowledge.learn(user, update, attack.strength, window)
-        for index, honest in known.items():
-            own = {n: update[n] for n in self._layers[index].parameters if n in update}
-            if attack.poison is not None:
-                sent |= {name: attack.strength * value for name, value in own.items()}
-                continue
-            if honest is not None:
-                sizes = [value.numel() for value in own.values()]
-                parts = attack.wanted(honest).split_with_sizes(sizes)
-                wanted = {n: part.view_as(update[n]) for n, part in zip(own, parts, strict=True)}
-            elif self._knowledge is not None:
-                wanted = {name: guessed[name] for name in own}
-            elif not attack.knows:
-                sent |= attack.sent(own, self._t, int(user))
-                continue
-            else:
-                continue
-            if votes is not None:  # the update that makes its momentum this
-                wanted = {n: votes.sent_for(self._t, user, n, v) for n, v in wanted.items()}
-            sent |= wanted
-        return sent
+            users = self._votes.voters(self._t, index)
+            rows = self._votes.rows_of(user for user in users if not self._attackers.are(user))
+            values = [self._votes.values(name)[rows] for name in own if len(rows)]
+        if not values:
+            return {}
+        flat = self._attackers.attack.wanted(torch.cat([each.flatten(1) for each in values], 1))
+        parts = flat.split_with_sizes([each[0].numel() for each in values])
+        return {n: p.view_as(g) for (n, g), p in zip(own.items(), parts, strict=True)}
 
 
 def _norm(values: Mapping[str, Tensor]) -> float:

@@ -27,7 +27,7 @@ from salf.core.layers import Layers
 from salf.core.rules import LocalRule, Tensors
 from salf.methods import Method, RoundPlan
 from salf.methods.asks import Watch
-from salf.stages.attacks import Attacked, Attackers, Knowledge
+from salf.stages.attacks import KNOWING, Attacked, Attackers, Knowledge
 from salf.stages.compressed import Residuals
 from salf.stages.participation import Participation, Users
 from salf.stages.recall import Recall, Remembering, StandIns
@@ -90,9 +90,10 @@ class Pipeline:
         self.residuals: Residuals | None = None
         if compression is not None and seed is not None:
             self.residuals = Residuals(compression, layers, seed)
-        self.knowledge: Knowledge | None = None  # of simulated attackers
-        if stages.attackers is not None and stages.attackers.attack.kind == "alie-own":
-            self.knowledge = Knowledge(layers, weights)
+        attack = stages.attackers and stages.attackers.attack  # simulated ones know themselves
+        self.knowledge = (
+            Knowledge(layers, weights) if attack and attack.kind == "alie-own" else None
+        )
         # What is kept of the users, by name.
         kept = ("participation", "recall", "residuals", "states", "knowledge")
         self.kept: dict[str, Kept] = {name: k for name in kept if (k := getattr(self, name))}
@@ -106,11 +107,11 @@ class Pipeline:
         found = LayerwiseAggregate(layers, weights, separate=self.recall is not None)
         if self.recall is not None:
             if self.stages.robust is not None:
-                found = Voting(self.stages.robust, self.recall, t, own, weights)
+                found = Voting(found, self.recall, t, own, self.stages.robust)
             elif self.recall.rule.stands_in:
                 found = StandIns(found, self.recall, t, own)
             else:
-                found = Remembering(found, self.recall, t, everybody)
+                found = Remembering(found, self.recall, t, own, everybody)
         changes = [
             self.states and self.states.learning("server"),
             self.residuals and self.residuals.of_round(t),
@@ -145,8 +146,6 @@ class Pipeline:
         self.watch.check()
         if self.participation is not None:
             self.participation.learn([*weights], part)
-        if self.recall is not None:
-            self.recall.learn(t, weights)
 
     def chance(self, users: Users) -> Floats | None:
         """The reach of these users, [L, users]; None if it is not counted here."""
@@ -174,7 +173,7 @@ def _check(stages: Stages, method: Method) -> None:
         )
     if stages.robust is not None:
         stages.robust.check(method)
-    if method.asks.narrows and stages.attackers and stages.attackers.attack.knows:
+    if method.asks.narrows and stages.attackers and stages.attackers.attack.kind in KNOWING:
         raise SalfError(
             f"users of {method.name} train parts of the network, which attackers cannot compare: "
             "use attack='flip', random or constant."

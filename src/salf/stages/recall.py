@@ -34,6 +34,8 @@ from salf.core.rules import Tensors
 from salf.methods import Recalled
 from salf.stages.table import UserTable
 
+TINY = np.finfo(float).tiny
+
 
 class Recall:
     """The last gradient of every layer that each user sent, when, and the user's weight.
@@ -69,7 +71,6 @@ class Recall:
         values = {f"value {name}": value for name, value in self.like.items()}
         self._table = UserTable({**values, **about}, rule.users)
         self.state, self.load_state = self._table.state, self._table.load_state
-        self._new: dict[UserId, Tensors] = {}  # of the round that is open
 
     @property
     def remembered(self) -> list[UserId]:
@@ -108,33 +109,19 @@ class Recall:
             return None
         return self.values(name)[row] * float(self._left(np.array(t - last)))
 
-    def absent(self, t: int, layer: int, here: Iterable[UserId]) -> Floats:
-        """The weights in round t of the rows of absent users, in a layer (from 0)."""
-        counts = self.left(t)[:, layer] * self.weight
-        counts[[self._table.row[user] for user in here if user in self._table.row]] = 0.0
-        return counts
-
-    def sum_of(self, layer: int, weights: Floats, sums: LayerwiseAggregate) -> dict[str, Tensor]:
-        """sum_u weights_u y[l, u] of a layer (from 0), as `sums` says what a sum over users is."""
-        names = [name for name in self.layers[layer].parameters if name in self.names]
-        return sums.sum_of({n: self.values(n) for n in names}, weights)
-
-    def note(self, user: UserId, update: Tensors) -> None:
-        """A user's update of the round that is open; an empty one takes nobody's place."""
-        if update:
-            self._new[user] = update
-
-    def learn(self, t: int, weights: Mapping[UserId, float]) -> None:
-        """Round t is over: its updates are the last ones of their users, who weigh 1 or this."""
-        for user, update in self._new.items():
-            self.keep(t, user, update, weights.get(user, 1.0))
-        self._new = {}
+    def sums(self, weights: Floats) -> dict[str, Tensor]:
+        """sum_u weights[u, l] y[l, u] of the layers in which somebody has a weight."""
+        used = {n: weights[:, self.layers.index_of[n]] for n in self.names}
+        values = {n: (self.values(n), own) for n, own in used.items() if own.any()}
+        return {n: torch.tensordot(v.new_tensor(w), v, 1) for n, (v, w) in values.items()}
 
     def keep(self, t: int, user: UserId, update: Tensors, weight: float = 1.0) -> None:
-        """Remember a user's update of round t."""
+        """Remember a user's update of round t; an empty one takes nobody's place."""
+        own = {name: value for name, value in update.items() if name in self.like}
+        if not own:
+            return
         row, count = self._place(t, user), self._table.columns["count"].numpy()
         self.weight[row] = weight
-        own = {name: value for name, value in update.items() if name in self.like}
         for index in {self.layers.index_of[name] for name in own}:
             count[row, index] = self._steps(t, row, index)
             self._last[row, index] = t
@@ -189,79 +176,63 @@ class Recall:
         return int(self._table.rows([user], add=True)[0])
 
 
-class Remembering(Changing):
-    """Adds what differs from what is remembered, and then the mean of the latter.
-
-    `everybody` is the weight of all users, whether they were asked or not. Buffers are aggregated
-    as ever: a running statistic is not something to catch up with.
-    """
-
-    def __init__(self, inner: LayerwiseAggregate, recall: Recall, t: int, everybody: float) -> None:
-        super().__init__(inner, self._remembered)
-        self._recall, self._t, self._everybody = recall, t, everybody
-
-    def _remembered(self, update: Tensors, weights: PerLayer | None, user: UserId) -> Tensors:
-        """Remember the layers of a user's update that count, and add what is new in them."""
-        index_of, names = self._recall.layers.index_of, self._recall.names
-        counts = {
-            name: value
-            for name, value in update.items()
-            if name in names and (weights is None or weights[index_of[name]])
-        }
-        self._recall.note(user, counts)
-        return {**update, **self._new(user, counts)}
-
-    def _new(self, user: UserId, counts: Tensors) -> Tensors:
-        """The part of a user's gradients that is added."""
-        new = dict(counts)
-        for name, value in counts.items():
-            if (known := self._recall.faded(user, name, self._t)) is not None:
-                new[name] = value - self._recall.rule.beta * known
-        return new
-
-    def total(self, weights: PerLayer, divisor: PerLayer | None = None) -> Step:
-        step, recall = self._inner.total(weights, divisor), self._recall
-        shares = recall.left(self._t) * recall.weight[:, None] / self._everybody
-        for layer in np.flatnonzero(shares.any(axis=0)).tolist():
-            mean = recall.sum_of(layer, shares[:, layer], self._inner)
-            for name, value in mean.items():
-                remembered = recall.rule.beta * value
-                known = step.values.get(name)
-                step.values[name] = remembered if known is None else known + remembered
-        return step
-
-
-class StandIns(Remembering):
+class StandIns(Changing):
     """Averages what arrived together with what absent users sent last, as far as it is left.
 
     `own` are the weights of users that do not weigh 1. The method's step must be the mean over who
-    arrived.
+    arrived. Updates are remembered as they come. Buffers are aggregated as ever: a running
+    statistic is not something to catch up with.
     """
 
     def __init__(
         self, inner: LayerwiseAggregate, recall: Recall, t: int, own: Mapping[UserId, float]
     ) -> None:
-        super().__init__(inner, recall, t, everybody=0.0)
-        self._own = own
-        self._here: list[dict[UserId, float]] = [{} for _ in recall.layers]
+        super().__init__(inner, self._kept)
+        self._recall, self._t, self._own = recall, t, own
 
-    def _new(self, user: UserId, counts: Tensors) -> Tensors:
-        for name in counts:
-            layer = self._recall.layers.index_of[name]
-            self._here[layer][user] = self._own.get(user, 1.0)
-        return counts
+    def _kept(self, update: Tensors, weights: PerLayer | None, user: UserId) -> Tensors:
+        """Remember the layers of a user's update that count; what to pass on."""
+        index_of = self._recall.layers.index_of
+        counts = {n: v for n, v in update.items() if weights is None or weights[index_of[n]]}
+        self._recall.keep(self._t, user, counts, self._own.get(user, 1.0))
+        return update
 
     def total(self, weights: PerLayer, divisor: PerLayer | None = None) -> Step:
         step = self._inner.total(weights, divisor)
-        for layer, here in enumerate(self._here):
-            absent = self._recall.absent(self._t, layer, here)
-            if not absent.any():
-                continue
-            arrived, left = sum(here.values()), float(absent.sum())
-            for name, value in self._recall.sum_of(layer, absent, self._inner).items():
-                known = step.values.get(name)
-                if known is None:
-                    step.values[name] = value / left
-                else:
-                    step.values[name] = (known * arrived + value) / (arrived + left)
+        counts = self._recall.left(self._t) * self._recall.weight[:, None]
+        step.values.update(self._recall.sums(counts / counts.sum(axis=0).clip(min=TINY)))
+        return step
+
+
+class Remembering(StandIns):
+    """Adds what differs from what is remembered, and then the mean of the latter.
+
+    `everybody` is the weight of all users, whether they were asked or not.
+    """
+
+    def __init__(
+        self,
+        inner: LayerwiseAggregate,
+        recall: Recall,
+        t: int,
+        own: Mapping[UserId, float],
+        everybody: float,
+    ) -> None:
+        super().__init__(inner, recall, t, own)
+        # Now, before it changes by this round's updates.
+        self._mean = recall.sums(recall.left(t) * recall.weight[:, None] / everybody)
+
+    def _kept(self, update: Tensors, weights: PerLayer | None, user: UserId) -> Tensors:
+        new, recall = dict(update), self._recall
+        for name in update.keys() & set(recall.names):
+            if (known := recall.faded(user, name, self._t)) is not None:
+                new[name] = update[name] - recall.rule.beta * known
+        super()._kept(update, weights, user)
+        return new
+
+    def total(self, weights: PerLayer, divisor: PerLayer | None = None) -> Step:
+        step = self._inner.total(weights, divisor)
+        for name, mean in self._mean.items():
+            remembered, known = self._recall.rule.beta * mean, step.values.get(name)
+            step.values[name] = remembered if known is None else known + remembered
         return step

@@ -19,15 +19,15 @@ import torch
 from torch import Tensor
 
 from salf.common.errors import SalfError, unknown
-from salf.core.aggregate import Held, LayerwiseAggregate, PerLayer, Step, UserId, is_counter
-from salf.core.arrivals import Floats
+from salf.core.aggregate import LayerwiseAggregate, PerLayer, Step, UserId, is_counter
+from salf.core.arrivals import Floats, Ints
 from salf.core.layers import Layers
 from salf.core.rules import Tensors
 from salf.core.server import SGD, Optimiser
 from salf.methods import Method, Recalled
-from salf.stages.recall import Recall
+from salf.stages.recall import Recall, StandIns
 
-RULES = ("none", "mixed", "trimmed", "median")
+RULES = ("none", "mixed", "median")
 WINDOW = 5  # updates in a momentum, which makes its factor 0.8
 LATELY = 50  # rounds after which the last update of a layer is no vote on it any more
 USERS = 1000  # that are remembered at most
@@ -87,53 +87,32 @@ class Robust:
         rule = method.memory() or Recalled(0.0, None, USERS)
         return Recall(layers, like, rule, WINDOW, LATELY)
 
-    def combined(self, rows: Mapping[str, Tensor], weights: Sequence[float]) -> dict[str, Tensor]:
+    def combined(self, rows: Mapping[str, Tensor], weights: Floats) -> dict[str, Tensor]:
         """What the rule makes of vectors with a row per user: a mean, parameter by parameter.
 
         Nobody weighs more than the median user, so that no weight makes a vote of two.
         """
-        cap = sorted(weights)[(len(weights) - 1) // 2]
-        own = np.minimum(weights, cap)
+        own = np.minimum(weights, np.sort(weights)[(len(weights) - 1) // 2])
         flat = {name: values.flatten(1) for name, values in rows.items()}
         if self.rule == "mixed":
             shares = mixed(*products([*flat.values()], len(own)), own, self.attackers)
             found = {n: torch.mv(v.T, v.new_tensor(shares)) for n, v in flat.items()}
         else:
-            located = self._trimmed if self.rule == "trimmed" else self._median
-            width = max(1, CELLS // len(own))
-            found = {
-                name: torch.cat(
-                    [
-                        located(part, part.new_tensor(own)[:, None])
-                        for part in torch.split(v, width, 1)
-                    ]
-                )
-                for name, v in flat.items()
-            }
+            found = {name: v.median(0).values for name, v in flat.items()}
         return {name: value.view(rows[name].shape[1:]) for name, value in found.items()}
 
-    def _trimmed(self, values: Tensor, weights: Tensor) -> Tensor:
-        """The mean of every column without the f values furthest from its median."""
-        count = len(values)
-        middle = (values.kthvalue(k, dim=0).values for k in ((count + 1) // 2, count // 2 + 1))
-        centre = sum(middle) / 2  # linear in the users, unlike sorting
-        furthest = (values - centre).abs().topk(self.attackers, dim=0).indices
-        left = weights.expand_as(values).scatter(0, furthest, 0.0)
-        return (values * left).sum(0) / left.sum(0)
 
-    def _median(self, values: Tensor, weights: Tensor) -> Tensor:
-        """The median of every column; weights do not count."""
-        count = len(values)
-        middle = (values.kthvalue(k, dim=0).values for k in ((count + 1) // 2, count // 2 + 1))
-        return torch.stack([*middle]).mean(0)
+def judges_of(users: int) -> Ints:
+    """All of so many users, or `JUDGES` of them at equal distances."""
+    return np.linspace(0, users - 1, min(users, JUDGES)).round().astype(np.int64)
 
 
 def products(parts: Sequence[Tensor], users: int) -> tuple[Floats, Floats]:
     """Inner products of the judges' vectors with everybody's, [judges, users], and squared norms.
 
-    The judges are all users, or `JUDGES` of them at equal distances. A vector is given in parts.
+    A vector is given in parts.
     """
-    judges = np.unique(np.linspace(0, users - 1, min(users, JUDGES)).round().astype(np.int64))
+    judges = judges_of(users)
     inner, squares = np.zeros((len(judges), users)), np.zeros(users)
     for values in parts:
         for some in torch.split(values, max(1, CELLS // users), dim=1):
@@ -150,83 +129,69 @@ def mixed(inner: Floats, squares: Floats, weights: Floats, attackers: int) -> Fl
     users, in which those count less whom many judges leave out. First, vectors are scaled down to
     the median norm.
     """
-    judges, users = inner.shape
-    who = np.unique(np.linspace(0, users - 1, judges).round().astype(np.int64))
+    users, who = inner.shape[1], judges_of(inner.shape[1])
     norms = np.sqrt(squares)
     bound = np.median(norms)
     scale = np.where(norms > bound, bound / np.where(norms > 0, norms, 1.0), 1.0)
     squares = squares * scale**2
     distances = squares[who, None] + squares - 2 * inner * scale[who, None] * scale
-    near = np.tile(weights, (judges, 1))
+    near = np.tile(weights, (len(who), 1))
     furthest = np.argsort(distances, axis=1, kind="stable")[:, users - attackers :]
     np.put_along_axis(near, furthest, 0.0, axis=1)
     near /= near.sum(axis=1, keepdims=True)
     return np.asarray(weights[who] @ near / weights[who].sum() * scale)
 
 
-class Voting(LayerwiseAggregate):
+class Voting(StandIns):
     """Remembers every user's update as it comes; the step is what the rule makes of all votes."""
 
     def __init__(
         self,
-        rule: Robust,
+        inner: LayerwiseAggregate,
         recall: Recall,
         t: int,
         own: Mapping[UserId, float],
-        like: Mapping[str, Tensor],
+        rule: Robust,
     ) -> None:
-        super().__init__(recall.layers, like, separate=True)
-        self._rule, self._recall, self._t, self._own = rule, recall, t, own
+        super().__init__(inner, recall, t, own)
+        self._rule = rule
         self._weights: dict[int, list[float]] = {}  # by layer: of those who sent it in this round
 
-    def add(
-        self,
-        update: Tensors,
-        weights: PerLayer | None = None,
-        held: Held | None = None,
-        user: UserId | None = None,
-    ) -> None:
-        assert user is not None
-        values: dict[str, Tensor] = {}
-        for index in dict.fromkeys(map(self._index, update)):
-            if not (weight := 1.0 if weights is None else float(weights[index])):
-                continue
-            self._weights.setdefault(index, []).append(weight)
-            self._reached[index] += 1
-            for name in self._layers[index].parameters:
-                # Of a parameter that the user's model did not use there is no gradient.
-                values[name] = update.get(name, self._recall.like[name].new_zeros(()))
-            for name in self._layers[index].buffers:
-                if name in update and is_counter(value := update[name]):
-                    # As always: the furthest user's count stands.
-                    self._sums[name] = torch.maximum(value, self._sums.get(name, value))
-                elif name in update:
-                    values[name] = update[name] + self._recall.like[name]
-        self._recall.keep(self._t, user, values, self._own.get(user, 1.0))
+    def _kept(self, update: Tensors, weights: PerLayer | None, user: UserId) -> Tensors:
+        recall, values = self._recall, dict(update)
+        index_of = recall.layers.index_of
+        for index in dict.fromkeys(index_of[name] for name in update):
+            if weight := 1.0 if weights is None else float(weights[index]):
+                self._weights.setdefault(index, []).append(weight)
+                for name in recall.layers[index].parameters:
+                    # Of a parameter that the user's model did not use there is no gradient.
+                    values.setdefault(name, torch.zeros_like(recall.like[name]))
+        for name in recall.like.keys() & update.keys() - set(recall.names):
+            values[name] = update[name] + recall.like[name]
+        super()._kept(values, weights, user)
+        return update
 
     def total(self, weights: PerLayer, divisor: PerLayer | None = None) -> Step:
-        step = Step(dict(self._sums))
-        remembers, gain = self._recall.rule.beta > 0, self._rule.gain
-        for index in range(len(self._layers)):
+        step, recall = Step({}), self._recall
+        for name, value in self._inner.total(weights, divisor).values.items():
+            if is_counter(value):  # the others are what the rule makes of them
+                step.values[name] = value
+        for index, layer in enumerate(recall.layers):
             here = self._weights.get(index, [])
-            far = 1.0
-            if not remembers:
+            far = self._rule.gain
+            if not recall.rule.beta:  # the method moves what arrived, not all that is remembered
                 cap = sorted(here)[(len(here) - 1) // 2] if here else 0.0
-                far = sum(min(weight, cap) for weight in here)
+                far *= sum(min(weight, cap) for weight in here)
                 far /= 1.0 if divisor is None else float(divisor[index])
-            voters = self._recall.voters(self._t, index)
+            voters = recall.voters(self._t, index)
             if not far or len(voters) < self._rule.needed:
                 continue
-            rows = self._recall.rows_of(voters)
-            own = self._recall.weight[rows].tolist()
-            names = [*self._layers[index].parameters, *self._layers[index].buffers]
-            values = {n: self._recall.values(n)[rows] for n in names if n in self._recall.like}
-            trained = {n: v for n, v in values.items() if n in self._recall.names}
-            if trained:
-                found = self._rule.combined(trained, own)
-                step.values.update({name: gain * far * value for name, value in found.items()})
-            buffers = {n: v for n, v in values.items() if n not in trained}
-            if buffers and here:
-                found = self._rule.combined(buffers, own)
-                step.values.update({n: v - self._like[n] for n, v in found.items()})
+            rows = recall.rows_of(voters)
+            for names in (layer.parameters, layer.buffers):
+                values = {n: recall.values(n)[rows] for n in names if n in recall.like}
+                trained = names is layer.parameters
+                if values and (here or trained):
+                    found = self._rule.combined(values, recall.weight[rows])
+                    for name, value in found.items():
+                        step.values[name] = far * value if trained else value - recall.like[name]
         return step

@@ -89,7 +89,7 @@ def main(grid: Grid, context: Context) -> None:
     """All rounds; the folder gets what a live run leaves."""
     end_with_parent()
     config, watcher = _read(context), _Aloud()
-    problem, grace = problem_of(config), grace_of(config.grace)
+    problem, grace = problem_of(config), grace_of(config.grace, config.tolerate)
     names = json.loads(str(context.run_config["names"]))
     link = GridLink(grid, problem.layers, grace, compress=config.compress, names=names)
     wait_for(config.users, link.users, watcher.say)

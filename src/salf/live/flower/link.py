@@ -19,9 +19,10 @@ FIRST_GRACE = 30.0
 MOST_GRACE = 60.0
 
 
-def grace_of(seconds: float | None) -> Grace:
-    """The grace period, if it is not to be learned, for Flower's messages."""
-    return Grace(seconds, first=FIRST_GRACE, most=max(MOST_GRACE, seconds or 0.0))
+def grace_of(seconds: float | None, tolerate: int) -> Grace:
+    """The grace period for Flower's messages; `seconds` if it is not to be learned."""
+    most = max(MOST_GRACE, seconds or 0.0)
+    return Grace(seconds, first=FIRST_GRACE, most=most, tolerate=tolerate)
 
 
 class GridLink:

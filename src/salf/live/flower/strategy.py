@@ -63,10 +63,10 @@ class SALF(FedAvg):
     - `momentum`: that of the server. `optimiser` replaces it: `salf.core.server.Adam()`,
       `Yogi()` or `Adagrad()`.
     - `robust`: how layers are combined so that `tolerate` bad nodes cannot control them: "mixed",
-      "trimmed", "median", or "none" if all nodes are trusted. It needs at least 2 `tolerate` + 1
+      "median", or "none" if all nodes are trusted. It needs at least 2 `tolerate` + 1
       nodes, and memory for as many models as there are nodes.
-    - `local_steps`, `client_lr`, `unreached`, `reach`, `max_norm`, `compress`: see
-      `salf.live.server.ServerSettings`. `reach` is "learned" if the deadline changes.
+    - `local_steps`, `client_lr`, `unreached`, `max_norm`, `compress`: see
+      `salf.live.server.ServerSettings`.
     - `layers`, `example`: the layers, if the default is not what you want (see `Layers.of`); or
       pass a `salf.Problem` in place of the model.
     - `state`: a file that stores every closed round; a new start continues after the last one.
@@ -93,8 +93,6 @@ class SALF(FedAvg):
         given = FlowerSettings(**{name: settings.pop(name) for name in own})
         if given.optimiser is None:
             given = replace(given, optimiser=SGD(given.momentum))
-        if isinstance(deadline, Deadline) and deadline.changes:
-            given = replace(given, reach="learned")
         super().__init__(**settings)
         if isinstance(model, nn.Module):
             layers = Layers.of(model, given.layers, given.example)
@@ -102,7 +100,7 @@ class SALF(FedAvg):
         self.model, self.deadline = model.model, deadline
         self.state = None if state is None else Path(state)
         self.record = None if record is None else Path(record)
-        self.settings, self.grace = given, grace_of(given.grace)
+        self.settings, self.grace = given, grace_of(given.grace, given.tolerate)
         self.server = LiveServer(model, lr, given)
         robust = self.server.pipeline.stages.robust
         # With fewer there is no majority against a bad one, and no layer would ever move.
