@@ -5,8 +5,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+DOCS := .venv/.docs
 
-.PHONY: demo test test-fast lint bench bench-quick bench-peers bench-plan bench-live reproduce clean
+.PHONY: demo test test-fast lint docs bench bench-quick bench-peers bench-plan bench-live reproduce clean
 
 demo: $(READY)
 	$(BIN)/salf demo
@@ -23,6 +24,10 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The site, in site/; a warning is an error.
+docs: $(DOCS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # One table, and benchmarks/results.json: under 40 minutes on two idle cores, bench-quick under 5.
 bench: $(READY)
@@ -57,5 +62,11 @@ $(READY): pyproject.toml constraints.txt
 		--constraint constraints.txt --editable '.[dev]'
 	touch $@
 
+# The site needs packages that nothing else does.
+$(DOCS): $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--constraint constraints.txt --editable '.[docs]'
+	touch $@
+
 clean:
-	rm -rf .venv demo
+	rm -rf .venv demo site

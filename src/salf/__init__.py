@@ -66,6 +66,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module("salf.common").version()
     if name not in _HOME_OF:
         raise AttributeError(f"module 'salf' has no attribute {name!r}")
     return getattr(import_module(_HOME_OF[name]), name)

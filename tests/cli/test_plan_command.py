@@ -1,5 +1,7 @@
 """`salf plan`: what it prints and leaves, and what it says to those who ask for too little."""
 
+import json
+
 import pytest
 
 from command import salf
@@ -22,6 +24,8 @@ def test_a_plan_leaves_a_config_that_a_run_follows(tmp_path, no_processes, monke
     assert followed.returncode == 0, followed.stderr
     again = salf(*ASKED, *FLEET, *fixed, cwd=tmp_path)
     assert again.stdout == done.stdout
+    as_json = salf(*ASKED, *FLEET, *fixed, "--json", cwd=tmp_path)
+    assert json.loads(as_json.stdout)["method"] == "salf"
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from salf.data.named import RECIPES
     [
         ("minst", "Did you mean 'mnist'?"),
         ("cifar-10", "Did you mean 'cifar10'?"),
-        ("", "Allowed: cifar10, digits, fashion-mnist, folder:PATH, idx:PATH, mnist"),
-        ("idx:", "unknown data set 'idx:'"),
+        ("", "Allowed: cifar10, digits, fashion-mnist, folder:PATH, mnist"),
+        ("folder:", "unknown data set 'folder:'"),
         ("synthetic:", "unknown data set 'synthetic:'"),
         ("mnist:3", "unknown data set 'mnist:3'"),
         ("synthetic:x", "must be an integer"),

@@ -1,5 +1,7 @@
 """Live runs with users in this process: what they leave, and that the simulator agrees."""
 
+import logging
+import os
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 
@@ -157,7 +159,7 @@ def replayed(config, path, distance=5e-3, resume=False):
     """
     summary = live(config, path / "run", resume)
     assert summary["layers"] == [layer.name for layer in problem_of(config).layers]
-    again = replay(path / "run")
+    again = replay(path / "run", trust=True)
     assert again.distance < distance
     assert again.history.test_accuracy == pytest.approx(summary["test_accuracy"], abs=0.002)
     rows = record.read(path / "run" / ROUNDS)
@@ -358,7 +360,7 @@ def test_what_a_method_keeps_survives_a_stop_and_is_replayed(tmp_path, method, c
     live(config, tmp_path / "parts", resume=True)
     one, other = ((tmp_path / run / "model.safetensors").read_bytes() for run in ("whole", "parts"))
     assert one == other
-    assert replay(tmp_path / "whole").distance < 5e-3
+    assert replay(tmp_path / "whole", trust=True).distance < 5e-3
 
 
 def rows_of(folder):
@@ -418,3 +420,35 @@ def test_what_a_live_federation_does_not_have_is_refused_in_a_sentence(tmp_path)
         SMALL.changed(batches="equal-time", local_epochs=1)
     with pytest.raises(SalfError, match="contains no live run"):
         replay(tmp_path)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has other permissions")
+def test_what_a_live_run_keeps_of_users_is_private_and_their_votes_go_at_its_end(tmp_path):
+    before = os.umask(0o022)
+    try:
+        config = SMALL.changed(robust="trimmed", users=6)
+        votes = []
+
+        def note(row, model):
+            _, state = record.read_checkpoint(tmp_path / "checkpoint.safetensors")
+            votes.append(len(state["kept"]["votes"]))
+
+        live(config.changed(rounds=2), tmp_path, on_round=note)
+        assert min(votes) > 0  # the control: during the run, they are there
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes[ROUNDS] == modes["checkpoint.safetensors"] == 0o600
+    assert modes["config.toml"] == modes["model.safetensors"] == modes["summary.json"] == 0o644
+    groups, state = record.read_checkpoint(tmp_path / "checkpoint.safetensors")
+    assert "votes" not in groups
+    assert not state["kept"]["votes"]
+    live(config.changed(rounds=4), tmp_path, resume=True)  # and it can be extended all the same
+    assert [row.round for row in record.read(tmp_path / ROUNDS)] == [1, 2, 3, 4]
+
+
+def test_the_log_of_a_live_run_is_private(tmp_path):
+    with live_module._log_into(tmp_path / "live.log"):
+        logging.getLogger("salf.live").warning("of one user")
+    assert "of one user" in (tmp_path / "live.log").read_text()
+    assert os.name == "nt" or (tmp_path / "live.log").stat().st_mode & 0o777 == 0o600

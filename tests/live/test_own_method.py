@@ -34,7 +34,11 @@ def test_a_method_of_ones_own_runs_live_and_is_replayed(
     depths = [sum(row["depths"][f"user-{number}"] for row in rows) for number in (1, 2)]
     assert depths[0] >= depths[1]  # the slow user got no further
 
-    shown = salf("replay", "run", cwd=folder)
+    refused = salf("replay", "run", cwd=folder)
+    assert refused.returncode == 2
+    assert f"names the method 'ownstates:{method}', whose code would be run" in refused.stderr
+    shown = salf("replay", "run", "--trust", "--json", cwd=folder)
     assert shown.returncode == 0, shown.stderr
-    distance = float(shown.stdout.partition("between the two models: ")[2].split()[0])
-    assert distance < 1e-3  # with SALF's own steps it would be near 1
+    found = json.loads(shown.stdout)
+    assert found["live"]["rounds"] == found["rounds"] == rounds
+    assert found["distance"] < 1e-3  # with SALF's own steps it would be near 1

@@ -102,6 +102,24 @@ def the_folder_of_our_own_cluster():
     return folder
 
 
+class Hostile:
+    """A user of Ray that is no `_Actor`: what it returns runs its code where it is unpickled."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def __reduce__(self):
+        return Path.touch, (self.file,)
+
+    def ready(self):
+        return b""
+
+    def train(self, task, model, server):
+        if task.round % 2:
+            return self
+        raise ValueError(self)  # which an exception brings along
+
+
 def stepped(weights, updates, unreached):
     """[salf_update_rule], the obvious way, from the accepted updates alone."""
     layers = Layers.of(network())
@@ -139,6 +157,8 @@ def test_a_federation_with_slow_killed_hanging_and_lying_users_trains_on_what_is
         link = ray.RayLink()
         while link.users() != USERS.keys():
             time.sleep(0.05)
+        hostile = ray.ray.remote(Hostile).options(num_cpus=0)
+        bad = [hostile.options(name=n).remote(tmp_path / "ran") for n in ("bad", "user-²\n\x1b[0m")]
         rounds = Rounds(server, link, deadline=0.2, grace=Grace(0.5))
 
         give_up = time.monotonic() + 300  # a busy machine is no failure
@@ -149,6 +169,9 @@ def test_a_federation_with_slow_killed_hanging_and_lying_users_trains_on_what_is
             rows.append(rounds.next())
             time.sleep(0.05)
     assert not folder.exists()
+    assert len(bad) == 2
+    assert not (tmp_path / "ran").exists()  # nothing that came was unpickled
+    assert {name for row in rows for name in row.depths} == {*USERS, "bad"}
 
     for row in rows:
         assert row.seconds <= row.limit + 2  # nobody is waited for, on however busy a machine
@@ -165,6 +188,8 @@ def test_a_federation_with_slow_killed_hanging_and_lying_users_trains_on_what_is
         "rejected update from liar: '4.weight' is not finite",
         "rejected update from liar: '4.weight' has shape (1, 128), expected (4, 128)",
         "its process ended",
+        "rejected update from bad: not an update: it is not bytes",
+        "rejected update from bad: lost: TASK_EXECUTION_EXCEPTION",
         "hangs has hung since round",
     ):
         assert reason in caplog.text

@@ -205,7 +205,7 @@ def test_a_user_cannot_stretch_the_grace_period_by_what_it_says():
     with pytest.raises(SalfError, match="grace period must be a time"):
         Grace(-1.0)
     federation, link, _ = rounds({"a": 0.2}, grace=None)
-    for claimed in (-1e9, 1e9):
+    for claimed in (-1e8, 1e8):
         link.work = claimed
         for _ in range(10):
             federation.next()

@@ -279,6 +279,10 @@ def test_a_run_that_is_finished_leaves_its_page_when_it_is_asked_for_again(
     assert salf(monkeypatch, *finished(tmp_path)) == 0
     out = capsys.readouterr().out
     assert f"The run is in {tmp_path}\nwrote {tmp_path / 'live.html'}\n" in out
+    assert salf(monkeypatch, *finished(tmp_path), "--json") == 0
+    assert json.loads(capsys.readouterr().out)["test_accuracy"] == 0.5
+    assert salf(monkeypatch, "page", tmp_path, "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"page": str(tmp_path / "live.html")}
     assert "Its test accuracy is 0.5000" in (tmp_path / "live.html").read_text(encoding="utf-8")
 
 

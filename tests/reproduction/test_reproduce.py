@@ -185,7 +185,7 @@ def test_what_was_interrupted_goes_on_and_ends_the_same(copied, tiny, done, no_p
 
 
 def test_items_without_their_data_are_left_out_and_the_rest_is_made(tiny, tmp_path, no_processes):
-    gone = replace(tiny.configs["vgg11"], data=f"idx:{tmp_path / 'nowhere'}")
+    gone = replace(tiny.configs["vgg11"], data=f"folder:{tmp_path / 'nowhere'}")
     lacking = replace(tiny, configs={**tiny.configs, "vgg11": gone})
     out = tmp_path / "out"
     made = reproduce(["fig-vgg", "lemma1"], lacking, out, seeds=1, workers=1)

@@ -268,9 +268,9 @@ def test_resuming_with_nothing_there_says_that_it_starts_anew(tiny, tmp_path):
 
 def test_the_written_config_holds_whole_paths(tmp_path, monkeypatch):
     (tmp_path / "digits").mkdir()
-    config = Config(data="idx:digits", data_dir="here").changed()
+    config = Config(data="folder:digits", data_dir="here").changed()
     monkeypatch.chdir(tmp_path)
-    assert complete(config).data == f"idx:{tmp_path / 'digits'}"
+    assert complete(config).data == f"folder:{tmp_path / 'digits'}"
     assert complete(config).data_dir == str(tmp_path / "here")
 
 

@@ -2,21 +2,22 @@
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
-from salf.cli import bench, demo, fleet, live, runs, show
-from salf.cli.options import option
-from salf.cli.terminal import INTERRUPTED, as_options, say, tell
+from salf.cli import bench, demo, doctor, fleet, live, runs, show
+from salf.cli.options import Answering, option, show_all
+from salf.cli.terminal import INTERRUPTED, as_options, results, say, tell
+from salf.common import version as installed
 from salf.common.errors import SalfError
 from salf.common.process import TERMINATED, sigterm_as_exit
 
 app = typer.Typer(
     name="salf",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     help="Federated learning that never waits for stragglers.\n\n"
@@ -25,37 +26,47 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def common(
-    version: Annotated[bool, option("--version", help="Print the version.", is_eager=True)] = False,
-) -> None:
-    """Print the version, if that is all."""
-    if version:
-        from importlib.metadata import version as installed
-
-        tell(f"salf {installed('salf')}")
+def _version(asked: bool) -> None:
+    if asked:
+        tell(f"salf {installed()}")
         raise typer.Exit
 
 
-for command in (
+_eager = partial(option, is_eager=True)
+
+
+@app.callback()
+def common(
+    version: Annotated[bool, _eager("--version", help="Show it.", callback=_version)] = False,
+    help_all: Annotated[bool, _eager("--help-all", help="Show more.", callback=show_all)] = False,
+) -> None:
+    """Options of the program itself."""
+
+
+COMMANDS: tuple[Callable[..., None], ...] = (
+    demo.demo,
     runs.run,
     runs.compare,
     runs.plan,
     bench.bench,
     live.live,
-    live.page,
-    live.join,
-    live.replay,
+    show.methods,
     show.layers,
     show.data,
+    doctor.doctor,
+    live.join,
+    live.page,
+    live.replay,
     show.bound,
-    demo.demo,
-):
-    app.command()(command)
+)
+RARE = ("join", "page", "replay", "bound")  # which --help-all shows
+for each in COMMANDS:
+    app.command(hidden=each.__name__ in RARE, cls=Answering)(each)
 app.add_typer(fleet.app, name="fleet")
 
-# Typer has its own copy of click, or uses click itself; either way this is the common ancestor.
+# Typer has its own copy of click, or uses click itself; either way these are the common ancestors.
 UsageError: Any = typer.BadParameter.__bases__[0]
+ClickException: Any = UsageError.__bases__[0]
 
 
 def main(command: typer.Typer = app, *, continues: bool = False) -> None:
@@ -63,6 +74,7 @@ def main(command: typer.Typer = app, *, continues: bool = False) -> None:
 
     With `continues`, the command goes on where it was stopped when it is repeated.
     """
+    results.quiet = False
     try:
         with sigterm_as_exit():
             code = command(standalone_mode=False)
@@ -70,7 +82,7 @@ def main(command: typer.Typer = app, *, continues: bool = False) -> None:
         _fail(as_options(str(error)))
     except OSError as error:  # a disk that is full, a folder that may not be written to
         _fail(f"{error.strerror or error}: {error.filename}." if error.filename else f"{error}.")
-    except UsageError as error:
+    except ClickException as error:
         _fail(_what_to_give(error))
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED
@@ -83,14 +95,16 @@ def main(command: typer.Typer = app, *, continues: bool = False) -> None:
 
 
 def _what_to_give(error: Any) -> str:
-    """A usage error and the way out. Of `salf` alone it is empty: that has printed the help."""
+    """An error and the way out. Of `salf` alone it is empty: that has printed the help."""
     # Typer and newer versions of click each ask whether another command was meant.
     message = re.sub(r"( Did you mean .+?\?)\1", r"\1", error.format_message())
-    if message.startswith("Missing") and (wanted := getattr(error.param, "help", None)):
+    if message.startswith("Missing") and (
+        wanted := getattr(getattr(error, "param", None), "help", None)
+    ):
         return f"{message.rstrip('.')}: {wanted}"
-    if message and error.ctx is not None:
+    if message and (context := getattr(error, "ctx", None)) is not None:
         end = "" if message.endswith("?") else "."
-        return f"{message.rstrip('.')}{end} See {error.ctx.command_path} --help."
+        return f"{message.rstrip('.')}{end} See {context.command_path} --help."
     return message
 
 

@@ -1,6 +1,7 @@
 """`salf bench`."""
 
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +16,7 @@ from salf.cli.options import (
     settings_of,
     workers_of,
 )
-from salf.cli.terminal import results, say, tell
+from salf.cli.terminal import answer, results, say, wrote
 from salf.common.bars import Bar
 from salf.common.errors import SalfError
 from salf.runs.config import Config
@@ -72,8 +73,6 @@ def bench(
 
         salf bench --suite digits --method mypkg:Mine --option rate=0.5    (in a minute or two)
 
-        salf bench --method salf+equal-time --scenario slow-classes,sessions
-
         salf bench --suite digits --method all    (reproduces all results)
     """
     from salf.bench import results as kept
@@ -102,8 +101,8 @@ def bench(
         )
     standings = Standings(chosen, rows, [each.name for each in entrants])
     standings.print(results)
-    for path in standings.write(out, sys.argv[1:]):
-        tell(f"wrote {path}")
+    wrote(*standings.write(out, sys.argv[1:]))
+    answer([*kept.records(chosen, rows)])
 
 
 def _entrants(chosen: Suite, methods: str | None, settings: GivenSettings) -> list[Entrant]:
@@ -114,12 +113,13 @@ def _entrants(chosen: Suite, methods: str | None, settings: GivenSettings) -> li
     if methods == "all":
         return list(chosen.entrants)
     found = [chosen.entrant(name) for name in dict.fromkeys(parse_list(methods))]
+    more = {"given_name": ""} if own else {}
     return [
-        Entrant(
-            each.method,
-            {**each.options, **options},
-            {**each.settings, **settings},
-            "" if own else each.given_name,
+        replace(
+            each,
+            options={**each.options, **options},
+            settings={**each.settings, **settings},
+            **more,
         )
         for each in found
     ]

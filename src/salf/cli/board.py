@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from salf.cli.terminal import console, say
+from salf.common.errors import in_one_line
 from salf.runs.live_config import LiveConfig, slowness
 
 if TYPE_CHECKING:
@@ -81,9 +82,9 @@ class Board:
         for user in in_order[:MOST]:
             depth, factor = row.depths[user], self._slow.get(user, 1.0)
             table.add_row(
-                Text(user if factor == 1 else f"{user} ({factor:g}x slower)"),
+                Text(in_one_line(user) + f" ({factor:g}x slower)" * (factor != 1)),
                 Text("■" * (len(self._layers) + 1 - depth) + "□" * (depth - 1)),
-                Text(self._how(user, depth, row)),  # as it is: a reason may quote anything
+                Text(in_one_line(self._how(user, depth, row))),  # a reason may quote anything
             )
         if len(row.depths) > MOST:
             table.add_row(f"and {len(row.depths) - MOST} more")

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from salf.cli.options import DataDir, option
 from salf.cli.runs import end
-from salf.cli.terminal import console, results, say, tell
+from salf.cli.terminal import answer, console, results, say, tell, wrote
 from salf.common.errors import DataUnavailable
 from salf.runs.presets import PRESETS
 from salf.runs.settings import key
@@ -80,9 +80,9 @@ def demo(
         asked = {"methods": ",".join(METHODS), **asked, "seeds": SEEDS, "out": out / part.folder}
         flags = [f"--{key(name)}={value}" for name, value in asked.items()]
         done.append((part.heading, found, ["compare", part.preset, *flags]))
-    for path in write_together(done, out):
-        tell(f"wrote {path}")
-    tell(f"Open {out / 'report.html'} in a browser.")
+    wrote(*write_together(done, out))
+    told = f"Open {out / 'report.html'} in a browser."
+    answer({heading: found.records() for heading, found, _ in done}, told)
     end(*(found for _, found, _ in done))
 
 

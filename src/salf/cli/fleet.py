@@ -1,15 +1,14 @@
 """`salf fleet`: devices with a simulated clock."""
 
 import platform
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from salf.cli.options import ConfigSource, GivenSettings, option, settings_of
+from salf.cli.options import Answering, ConfigSource, GivenSettings, option, settings_of
 from salf.cli.show import ModelName, named_model
-from salf.cli.terminal import console, say, tell
+from salf.cli.terminal import answer, console, say, wrote
 from salf.common.errors import SalfError
 from salf.runs.config import Config
 from salf.runs.presets import simulated
@@ -22,17 +21,16 @@ app = typer.Typer(
 )
 
 
-@app.command("list")
 def list_() -> None:
     """List the fleets that come with salf; docs/fleets.md describes them."""
     from salf.worlds.fleet.named import NAMED
 
+    found = {name: (make.__doc__ or "").splitlines()[0] for name, make in NAMED.items()}
     width = max(map(len, NAMED))
-    for name, make in NAMED.items():
-        tell(f"{name:{width}}  {(make.__doc__ or '').splitlines()[0]}")
-    tell(
-        "Or a file with a line per device (FILE.csv), FedScale's files (fedscale:FOLDER), or your "
-        "own (package.module:Name)."
+    answer(
+        [{"name": name, "about": about} for name, about in found.items()],
+        *(f"{name:{width}}  {about}" for name, about in found.items()),
+        "Or a file with a line per device (FILE.csv), or your own (package.module:Name).",
     )
 
 
@@ -43,7 +41,6 @@ _PREVIEWED = (
 )  # fmt: skip
 
 
-@app.command()
 @settings_of(Config, only=_PREVIEWED)
 def preview(
     settings: GivenSettings,
@@ -57,8 +54,6 @@ def preview(
     Examples:
 
         salf fleet preview mnist-mlp --fleet phones --deadline 60ms --out preview
-
-        salf fleet preview mnist-cnn --fleet pis --batches equal-time
     """
     from salf.report.fleet import write_preview
     from salf.runs.federation import preview_of
@@ -66,13 +61,10 @@ def preview(
     config = simulated(source).changed(**settings)
     with console.status("drawing rounds"):
         found = preview_of(config, say)
-    tell(str(found))
-    if out is not None:
-        for path in write_preview(found, out):
-            tell(f"wrote {path}")
+    answer({**vars(found), "reach": found.reach.mean(axis=1)}, str(found))
+    wrote(*write_preview(found, out) if out else ())
 
 
-@app.command()
 @settings_of(Config, only=("data", "layers"))
 def calibrate(
     settings: dict[str, Any],
@@ -95,8 +87,6 @@ def calibrate(
         salf run mnist-cnn --fleet pi.csv --users 8 --deadline 50ms
     """
     from salf.live.calibrate import ROWS, calibrate
-    from salf.report import names
-    from salf.report.tables import Table
     from salf.worlds.fleet.cost import Cost
     from salf.worlds.fleet.files import write
 
@@ -106,18 +96,16 @@ def calibrate(
     with console.status("timing steps"):
         cost = Cost.of(network, layers, inputs)
         found = calibrate(network, layers, cost, inputs, classes)
-    columns: dict[str, Sequence[str]] = {
-        model: ["forward pass", *names.layers([layer.name for layer in layers])]
-    }
-    for size in (0, -1):
-        for what, times in (("ms", found.measured), ("fitted", found.fitted)):
-            column = f"{found.sizes[size]} rows, {what}"
-            columns[column] = [f"{1e3 * seconds:.3g}" for seconds in times[size]]
     launch, parameter, multiply_add = found.common
-    tell(
-        Table([*columns], [*zip(*columns.values(), strict=True)]),
+    about = {"launch": launch, "parameter": parameter, "multiply_add": multiply_add}
+    answer(
+        {**about, "jitter": found.jitter, "measured": found.measured, "fitted": found.fitted},
         f"If all layers were alike: {launch:.2g} s per launch, {parameter:.2g} s per parameter, "
         f"{multiply_add:.2g} s per multiply-add. Times vary by {found.jitter:.0%} (sigma).",
     )
     write(out, platform.node() or "device", found.kind, found.jitter)
-    tell(f"wrote {out}: use it as --fleet {out}")
+    wrote(f"{out}: use it as --fleet {out}")
+
+
+for each in (list_, preview, calibrate):
+    app.command(each.__name__.rstrip("_"), cls=Answering)(each)

@@ -16,7 +16,7 @@ from salf.cli.options import (
     settings_of,
     with_settings,
 )
-from salf.cli.terminal import console, say, tell
+from salf.cli.terminal import answer, console, say, tell, wrote
 from salf.common.bars import Bar
 from salf.common.errors import ClusterLost, SalfError
 from salf.runs.config import Config
@@ -63,12 +63,6 @@ def live(
 
         salf live mnist-cnn --users 8 --deadline 50ms --slow 0.5x8 --out runs/live
 
-        salf live mnist-cnn --users 4 --deadline 2s --backend flower
-
-        salf live digits-mlp --deadline 50ms --method mymethods:Halves    (no download)
-
-        salf page runs/live      (make the page, even during the run)
-
         salf replay runs/live    (replay the recorded depths in the simulator)
     """
     from salf.core import rows
@@ -86,17 +80,18 @@ def live(
         except ClusterLost as error:
             if out is None:
                 raise
-            saved = len(rows.read(RunFolder(out).rounds))
-            raise SalfError(
-                f"{error} {saved} rounds are saved. Repeat the command with --resume to continue."
-            ) from None
+            saved = f"{len(rows.read(RunFolder(out).rounds))} rounds are saved. Repeat the command"
+            raise SalfError(f"{error} {saved} with --resume to continue.") from None
     _tell_summary(result.summary)
+    answer(result.summary)
     if out is None:
         say("Nothing was saved: add --out FOLDER to save the model and every round's depths.")
         return
     tell(f"The run is in {out}")
+    from salf.report.live import write_live_page
+
     try:
-        page(out)
+        wrote(write_live_page(out))
     except (SalfError, OSError) as error:  # the run is finished, whatever becomes of its page
         say(f"Could not create the page: {error}; then salf page {quote(str(out))} creates it.")
 
@@ -157,6 +152,7 @@ def join(
                 pulse.check()
         except (KeyboardInterrupt, SystemExit):
             say(f"{name} has left.")
+            answer({"user": name})
 
 
 def _tell_summary(summary: dict[str, Any]) -> None:
@@ -179,32 +175,32 @@ def page(folder: Folder) -> None:
 
     The page is FOLDER/live.html, one file that needs no network. `salf live --out` writes it at the
     end of a run. During a run, or after one that was interrupted, it shows the rounds so far.
-
-    Example:
-
-        salf page runs/live
     """
     from salf.report.live import write_live_page
 
-    tell(f"wrote {write_live_page(folder)}")
+    path = write_live_page(folder)
+    wrote(path)
+    answer({"page": path})
 
 
-def replay(folder: Folder) -> None:
-    """Replay the recorded depths of a live run in the simulator, and compare the two models.
-
-    Example:
-
-        salf replay runs/live
-    """
+def replay(
+    folder: Folder,
+    trust: Annotated[
+        bool, option("--trust", help="Run code that the folder's config names by import path.")
+    ] = False,
+) -> None:
+    """Replay the recorded depths of a live run in the simulator, and compare the two models."""
     from salf.live.replays import recorded
     from salf.live.replays import replay as replayed_from
     from salf.runs.folder import RunFolder
 
     with Bar("replaying", len(recorded(folder)), counted=True) as bar:
-        replayed = replayed_from(folder, lambda row, _: bar.update(row.round))
+        replayed = replayed_from(folder, lambda row, _: bar.update(row.round), trust=trust)
     accuracy, rounds = replayed.history.test_accuracy, len(replayed.history.rows)
     tell(f"replayed: test accuracy {_shown(accuracy)} after {rounds} rounds")
     summary = RunFolder(folder).summary()
+    found = {"test_accuracy": accuracy, "rounds": rounds, "distance": replayed.distance}
+    answer({**found, "live": summary})
     if summary is None:
         say("The live run is not finished, so there is nothing to compare with yet.")
     else:

@@ -10,10 +10,12 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import typer
+from typer.core import TyperCommand, TyperOption
 
-from salf.cli.terminal import say
+from salf.cli.terminal import results, say
 from salf.common.errors import SalfError
 from salf.runs.config import Config
+from salf.runs.presets import PRESETS
 from salf.runs.settings import (
     Settings,
     key,
@@ -26,6 +28,15 @@ def option(*names: str, help: str, **more: Any) -> Any:
     return typer.Option(*names, help=help, show_default=False, **more)
 
 
+# Of a command with many options, --help shows these, and --help-all the others too.
+MANY = 12
+USUAL = {
+    "backend", "batch_size", "data", "deadline", "fleet", "local_steps", "lr", "method", "methods",
+    "model", "options", "out", "resume", "rounds", "scenario", "seconds", "seed", "seeds", "share",
+    "slow", "split", "stragglers", "suite", "target", "users",
+}  # fmt: skip
+
+
 ConfigSource = Annotated[
     str,
     typer.Argument(
@@ -33,6 +44,7 @@ ConfigSource = Annotated[
         help="mnist-mlp, mnist-cnn, cifar-vgg11, cifar-vgg13, cifar-vgg16, cifar-vgg19 (the "
         "paper's settings), digits-mlp (no download), slow-classes (a fleet), or a TOML "
         "file, such as a run's config.toml.",
+        autocompletion=lambda: [*PRESETS],
     ),
 ]
 
@@ -58,9 +70,44 @@ Options = Annotated[
     ),
 ]
 
-AsJson = Annotated[bool, option("--json", help="Print the result as JSON.")]
 _HELP = {each.name: each.metadata.get("help", "") for each in fields(Config)}
 DataDir = Annotated[str | None, option("--data-dir", help=_HELP["data_dir"])]
+
+
+def show_all(context: typer.Context, asked: bool) -> None:
+    """Print the help with what --help leaves out, and end."""
+    if asked:
+        command: Any = context.command
+        for each in [*command.params, *getattr(command, "commands", {}).values()]:
+            each.hidden = False
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+def _quieten(_: object, asked: bool) -> None:
+    results.quiet = asked
+
+
+class Answering(TyperCommand):
+    """A command with --json, and with --help-all if it has many options."""
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        rare = [each for each in self.params if each.name not in USUAL and each.opts[0][:2] == "--"]
+        rare = rare if len(self.params) > MANY else []
+        for each in rare:
+            vars(each)["hidden"] = True
+        self._flag("--json", "Print the result as JSON, and nothing else.", _quieten)
+        if rare:
+            self._flag("--help-all", f"Show {len(rare)} more options.", show_all)
+
+    def _flag(self, name: str, help: str, do: Callable[[typer.Context, bool], None]) -> None:
+        def called(context: Any, option: object, value: bool) -> None:
+            do(context, value)
+
+        flag: Any = {"is_flag": True, "default": False, "expose_value": False, "is_eager": True}
+        self.params.append(TyperOption(param_decls=[name], help=help, callback=called, **flag))
+
 
 Command = Callable[..., None]
 Made = TypeVar("Made", bound=Settings)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from salf.cli.options import (
-    AsJson,
     ConfigSource,
     GivenSettings,
     Nodes,
@@ -26,7 +25,7 @@ from salf.cli.terminal import (
     console,
     results,
     say,
-    tell,
+    wrote,
 )
 from salf.common.errors import SalfError
 from salf.methods import find
@@ -66,7 +65,6 @@ def run(
         ),
     ] = 0,
     cluster: Nodes = None,
-    as_json: AsJson = False,
 ) -> None:
     """Train once. With --out, save the model, the metrics and the config in a folder.
 
@@ -77,8 +75,6 @@ def run(
         salf run --data synthetic --model mynets:Net --users 20 --out runs/mine
 
         salf run runs/mine/config.toml    (the same numbers again, bit for bit)
-
-        salf run --data digits --method mymethods:Halves    (a method of your own)
 
         salf run mnist-mlp --fleet phones --deadline 60ms --seconds 30    (a simulated clock)
     """
@@ -114,7 +110,7 @@ def run(
         say("Nothing was saved: add --out FOLDER to save the model, the metrics and the config.")
     else:
         told.append(f"The run is in {out}")
-    answer(found, as_json, *told)
+    answer(found, *told)
 
 
 @settings_of(Config, without=("method", "seed", "threads"), several=True)
@@ -147,7 +143,6 @@ def compare(
             help="Folder for results.csv, a figure and a page; continues a comparison begun there.",
         ),
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Compare methods and settings, and print one table: mean and spread over the seeds.
 
@@ -157,10 +152,6 @@ def compare(
     Examples:
 
         salf compare mnist-mlp --methods fedavg,drop,salf --stragglers 0.3,0.9 --seeds 3
-
-        salf compare mnist-cnn --split iid,dirichlet:0.1 --average reached,all --out cmp
-
-        salf compare digits-mlp --methods salf,fedprox --lr 0.03,0.1,0.3 --option mu=0.01,0.1
 
         salf compare mnist-mlp --fleet phones --deadline 60ms --seconds 30 \\
             --batches equal,equal-time --out phones    (accuracy over simulated seconds)
@@ -174,13 +165,10 @@ def compare(
     sweep = Sweep.of(simulated(source), asked, seeds, target)
     with workers_of(workers, cluster) as given:
         compared = sweep.run(out, given, report=say)
-    if compared.results and as_json:
-        answer(compared.records(), as_json)
-    elif compared.results:
+    if compared.results:
         print_tables(compared, results)
-    if out is not None and compared.results:
-        for path in write_report(compared, out, sys.argv[1:]):
-            (say if as_json else tell)(f"wrote {path}")
+        wrote(*write_report(compared, out, sys.argv[1:]) if out else ())
+        answer(compared.records())
     end(compared)
 
 
@@ -212,7 +200,6 @@ def plan(
     out: Annotated[
         Path, option("--out", help="Folder for the plan (plan); continues a plan begun there.")
     ] = Path("plan"),
-    as_json: AsJson = False,
 ) -> None:
     """Say what to run on a fleet: method, deadline, batches, local steps, compression, rate.
 
@@ -240,11 +227,9 @@ def plan(
     with workers_of(workers, cluster) as given:
         planned = plan_config(config, asked, out, given)
     planned.save(out, sys.argv[1:])
-    if as_json:
-        answer(planned.config.table(), as_json)
-        return
     print_plan(planned, results)
-    tell(f"The plan is in {out}: salf run {out / 'config.toml'}")
+    told = f"The plan is in {out}: salf run {out / 'config.toml'}"
+    answer(planned.config.table(), told)
 
 
 def _planned(source: str) -> Config:

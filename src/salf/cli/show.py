@@ -1,15 +1,18 @@
-"""`salf layers`, `salf data` and `salf bound`: what is told without training."""
+"""`salf methods`, `layers`, `data` and `bound`: what is told without training."""
 
-from collections import Counter
+import inspect
+import sys
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
-from salf.cli.options import AsJson, GivenSettings, option, parse_list, settings_of
+from salf.cli.options import GivenSettings, option, settings_of
 from salf.cli.terminal import answer, console, say
-from salf.common.errors import SalfError
+from salf.common.registry import LIMITS
+from salf.methods import METHODS, asks, find
 from salf.runs.config import Config
 from salf.runs.presets import PRESETS
 from salf.runs.settings import PAPER_MODELS
@@ -17,15 +20,51 @@ from salf.runs.settings import PAPER_MODELS
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from salf.core.layers import Layer, Layers
+    from salf.core.layers import Layers
 
 ModelName = Annotated[
     str, typer.Argument(metavar="MODEL", help=f"{' | '.join(PAPER_MODELS)} | package.module:Name")
 ]
 
 
+def methods(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="A method, or package.module:Name.")
+    ] = None,
+) -> None:
+    """Show the methods, or one of them: its rule, options, defaults and source."""
+    found = [_method(each) for each in ([name] if name else METHODS)]
+    shown = []
+    for each in found:
+        options = [f"  --option {key}={value}" for key, value in each["options"].items()]
+        ends = [f"  runs {each['runs']}", *options, f"  {each['file']}"] if name else options
+        shown += [f"{each['name']:12} {each['about']}", *[each["rule"]] * bool(name), *ends]
+    answer(found[0] if name else found, *shown)
+
+
+def _method(name: str) -> dict[str, Any]:
+    """A method as it is shown; an option is its default, and then its type and limits."""
+    cls, wants = find(name), asks(name)
+    module, options = sys.modules[cls.__module__], {}
+    for each in fields(cls):
+        choices = " | ".join(map(str, get_args(each.type))) * (get_origin(each.type) is Literal)
+        kind = choices or getattr(each.type, "__name__", str(each.type))
+        limits = (f", {LIMITS[limit][1]} {value}" for limit, value in each.metadata.items())
+        options[each.name] = f"{each.default} ({kind}{''.join(limits)})"
+    options.pop("average", None)  # which is a setting
+    runs = "on a fleet only" if wants.clock else "simulated only" * bool(wants.simulated_only)
+    return {
+        "name": name,
+        "about": (module.__doc__ or "").partition("\n")[0],
+        "rule": inspect.cleandoc(cls.__doc__ or ""),
+        "runs": runs or "simulated and live",
+        "options": options,
+        "file": inspect.getsourcefile(cls),
+    }
+
+
 @settings_of(Config, only=("data", "layers", "batch_size"))
-def layers(settings: dict[str, Any], model: ModelName, as_json: AsJson = False) -> None:
+def layers(settings: dict[str, Any], model: ModelName) -> None:
     """Show the layers of a model, from the input to the output, with their work and size.
 
     A layer is a block: a convolution with its norm, a residual block, a transformer block. Work is
@@ -33,8 +72,6 @@ def layers(settings: dict[str, Any], model: ModelName, as_json: AsJson = False) 
     the shape of --data, by default that of the model's preset.
 
     Examples:
-
-        salf layers cnn --data mnist
 
         salf layers mynets:Net --data digits --layers stem+norm,body,head
     """
@@ -47,11 +84,12 @@ def layers(settings: dict[str, Any], model: ModelName, as_json: AsJson = False) 
     fixed, row = PHONE.seconds(cost)
     milliseconds = 1e3 * (fixed + len(example) * row).sum(axis=0)
     sizes = {n: p.numel() for n, p in network.named_parameters() if not p.requires_grad}
+    kinds = {name: type(module).__name__ for name, module in network.named_modules()}
     about: list[dict[str, Any]] = [
         {
             "layer": index + 1,
             "name": layer.name,
-            "modules": _modules(network, layer),
+            "module": kinds.get(layer.name.partition(" ")[0], ""),
             "parameters": layer.size,
             **({"frozen": sum(sizes[name] for name in layer.frozen)} if sizes else {}),
             "bytes sent": int(cost.bytes[index]),
@@ -61,7 +99,7 @@ def layers(settings: dict[str, Any], model: ModelName, as_json: AsJson = False) 
         }
         for index, layer in enumerate(found)
     ]
-    summed = [name for name in about[0] if name not in ("layer", "name", "modules")]
+    summed = [name for name in about[0] if name not in ("layer", "name", "module")]
     total = {"layer": "total", **{name: sum(each[name] for each in about) for name in summed}}
     total |= {"frozen": sum(sizes.values())} if sizes else {}
     table = Table.of([{name: _cell(each[name]) for name in each} for each in [*about, total]])
@@ -79,7 +117,7 @@ def layers(settings: dict[str, Any], model: ModelName, as_json: AsJson = False) 
             "Frozen parameters belong to no layer: they are not sent, and cost work in the forward "
             "pass only. The total has those of modules that are frozen as a whole."
         )
-    answer(about, as_json, *told)
+    answer(about, *told)
 
 
 def _cell(value: Any, digits: int = 3) -> str:
@@ -104,22 +142,10 @@ def named_model(
     return config, network, Layers.of(network, config.given_layers(), example), example, classes
 
 
-def _modules(network: "nn.Module", layer: "Layer") -> str:
-    """The kinds of modules that own a layer's parameters, with how many there are of each."""
-    owners = dict.fromkeys(name.rpartition(".")[0] for name in layer.parameters)
-    kinds = Counter(
-        type(network.get_submodule(owner)).__name__ if owner else "Parameter" for owner in owners
-    )
-    return ", ".join(f"{count} {kind}" if count > 1 else kind for kind, count in kinds.items())
-
-
 @settings_of(Config, only=("data_dir",))
 def data(
     settings: GivenSettings,
-    name: Annotated[
-        str, typer.Argument(help="mnist | fashion-mnist | cifar10 | digits | idx:PATH | ...")
-    ],
-    as_json: AsJson = False,
+    name: Annotated[str, typer.Argument(help="mnist | fashion-mnist | cifar10 | digits | ...")],
 ) -> None:
     """Download a data set into the cache, verify it, and print its size and source."""
     from salf.data import load
@@ -137,7 +163,6 @@ def data(
     }
     answer(
         about,
-        as_json,
         f"{found.name}: {len(found.train):,} training and {len(found.test):,} test samples of "
         f"shape {'x'.join(map(str, found.train.shape))}, {found.classes} classes ({found.source})",
     )
@@ -150,47 +175,33 @@ def bound(
     rho_c: Annotated[float, option("--rho-c", help="Strong convexity, AS1 (1).")] = 1.0,
     rho_s: Annotated[float, option("--rho-s", help="Smoothness, AS1 (1).")] = 1.0,
     sigma2: Annotated[
-        str,
-        option("--sigma2", help="Variance of stochastic gradients, AS2: one, or one per user (1)."),
-    ] = "1",
+        float, option("--sigma2", help="Variance of stochastic gradients, AS2 (1).")
+    ] = 1.0,
     g2: Annotated[float, option("--g2", help="G^2, squared norm of gradients, AS3 (1).")] = 1.0,
     gap: Annotated[float, option("--gap", help="Gamma, the heterogeneity gap (0).")] = 0.0,
     distance2: Annotated[float, option("--distance2", help="|w_1 - w_opt|^2 (1).")] = 1.0,
-    as_json: AsJson = False,
 ) -> None:
-    """Print the theorem's constants and bounds, and how they depend on U and L.
+    """Print the theorem's constants and bounds.
 
     B is the part of the bound that FedAvg has too; C is what the deadline adds. Bounds are worst
     cases: measured gaps are far smaller.
-
-    Example:
-
-        salf bound --users 30 --layers 9 --round 1000 --rho-c 0.1 --rho-s 4 --g2 10
     """
     from salf.core.server import theorem_rate
     from salf.report.tables import Table
     from salf.theory import Constants, Federation, convergence_bound, variance_bound
-    from salf.theory.bounds import LARGEST
 
-    try:
-        variances = [float(part) for part in parse_list(sigma2)]
-    except ValueError:
-        raise SalfError(f"sigma2 must be comma-separated numbers, not {sigma2!r}.") from None
-    constants = Constants(rho_c, rho_s, variances, g2, gap)
-    # One value per user says nothing about other numbers of users.
-    sizes = () if len(variances) > 1 else (users // 2, users * 2, users * 10)
-    tried = [(users, layers), *((n, layers) for n in sizes if 1 < n <= LARGEST)]
-    tried += [(users, n) for n in (layers // 2, layers * 2, layers * 4) if 0 < n <= LARGEST]
-    found = []
-    for federation in (Federation(*each) for each in tried):
-        gaps = [
-            convergence_bound(federation, constants, t, distance2, deadline=deadline)
-            for deadline in (True, False)
-        ]
-        values = [constants.B(federation), constants.C(federation)]
-        values += [variance_bound(federation, theorem_rate(rho_c, rho_s)(t), g2), *gaps]
-        names = ("U", "L", "B", "C", "variance of the step", "gap of SALF", "gap of FedAvg")
-        values = [federation.users, federation.layers, *values]
-        found.append(dict(zip(names, values, strict=True)))
-    shown = [{name: _cell(value, 4) for name, value in each.items()} for each in found]
-    answer(found, as_json, Table.of(shown, f"Bounds for round {t}"))
+    constants = Constants(rho_c, rho_s, [sigma2], g2, gap)
+    federation = Federation(users, layers)
+    with_deadline, without = (
+        convergence_bound(federation, constants, t, distance2, deadline=deadline)
+        for deadline in (True, False)
+    )
+    found = {
+        "B": constants.B(federation),
+        "C": constants.C(federation),
+        "variance of the step": variance_bound(federation, theorem_rate(rho_c, rho_s)(t), g2),
+        "gap of SALF": with_deadline,
+        "gap of FedAvg": without,
+    }
+    shown = {name: _cell(value, 4) for name, value in found.items()}
+    answer(found, Table.of([shown], f"Bounds for {users:,} users, {layers:,} layers, round {t:,}"))

@@ -1,7 +1,13 @@
-"""What is printed where: results to standard output, progress and messages to standard error."""
+"""What is printed where: results to standard output, progress and messages to standard error.
+
+With --json, standard output is one JSON document and nothing else.
+"""
 
 import json
 import re
+from collections.abc import Mapping
+from math import isfinite
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -13,7 +19,7 @@ from salf.runs.config import Config
 from salf.runs.live_config import LiveConfig
 from salf.runs.settings import key, names_of
 
-results = Console()
+results = Console()  # quiet with --json, which prints the answer alone
 INTERRUPTED = 130  # the exit code of a program stopped by Ctrl-C
 
 
@@ -27,12 +33,28 @@ def tell(*shown: str | Table) -> None:
     print_on(results, *shown)
 
 
-def answer(found: Any, as_json: bool, *shown: str | Table) -> None:
+def answer(found: Any, *shown: str | Table) -> None:
     """The result of a command: sentences and tables, or JSON."""
-    if as_json:
-        print(json.dumps(found, indent=1, default=str))
-    else:
-        tell(*shown)
+    tell(*shown)
+    if results.quiet:
+        print(json.dumps(_plain(found), indent=1, ensure_ascii=False, default=str))
+
+
+def wrote(*paths: Path | str) -> None:
+    """Files that a command wrote."""
+    for path in paths:
+        (say if results.quiet else tell)(f"wrote {path}")
+
+
+def _plain(found: Any) -> Any:
+    """As JSON has it: arrays are lists, and numbers that it cannot write are null."""
+    if hasattr(found, "tolist"):
+        found = found.tolist()
+    if isinstance(found, Mapping):
+        return {str(name): _plain(each) for name, each in found.items()}
+    if isinstance(found, list | tuple):
+        return [_plain(each) for each in found]
+    return None if isinstance(found, float) and not isfinite(found) else found
 
 
 # deadline='2s', seconds=600, out=

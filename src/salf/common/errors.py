@@ -1,6 +1,7 @@
 """Errors a person can act on: one sentence saying what was wrong and what is allowed."""
 
 import pickle
+import re
 from collections.abc import Iterable
 from difflib import SequenceMatcher
 
@@ -42,6 +43,14 @@ def portable(error: BaseException) -> BaseException:
     except Exception:  # an exception with arguments of its own
         return RuntimeError(f"{type(error).__name__}: {error}")
     return error
+
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def is_user_name(name: str) -> bool:
+    """Whether a user may be called so: ASCII letters, digits, dots, dashes and underscores."""
+    return _NAME.fullmatch(name) is not None
 
 
 def in_one_line(text: object, last: bool = False) -> str:

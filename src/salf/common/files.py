@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import secrets
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,32 +17,43 @@ from filelock import FileLock, Timeout
 from salf.common.errors import SalfError
 
 _LOCK = ".lock"
+PRIVATE = 0o600  # what is known of single users: states, records and logs
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
+def whole_file(path: Path, private: bool = False) -> Iterator[Path]:
     """A temporary path to write to, which takes the place of `path` when the block ends well.
 
-    Safe against being killed at any moment and against several processes doing so at once.
+    Safe against being killed at any moment and against several processes doing so at once. Who may
+    read the file is up to the umask; a `private` one, only its owner.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}-", suffix=path.suffix, dir=path.parent)
-    os.close(handle)
+    name = path.with_name(f".{path.name}-{secrets.token_hex(8)}{path.suffix}")
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
+    os.close(os.open(name, flags, PRIVATE if private else 0o666))  # without the umask's bits
+    mode = name.stat().st_mode
     try:
-        yield Path(name)
-        # mkstemp makes private files, but a result may be shared like any other file.
-        os.chmod(name, 0o644)
+        yield name
+        name.chmod(mode)  # whoever wrote may have put a file of its own there
         with open(name, "r+b") as stream:  # Windows syncs only what is open for writing
             os.fsync(stream.fileno())
         os.replace(name, path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        name.unlink(missing_ok=True)
         raise
 
 
-def write_whole(path: Path, content: Any) -> None:
+def only_ours(path: str, flags: int) -> int:
+    """Open a file that only its owner may read; an `opener` for `open`."""
+    handle = os.open(path, flags, PRIVATE)
+    if hasattr(os, "fchmod"):  # one that was there may be of an older version; not on Windows
+        os.fchmod(handle, PRIVATE)
+    return handle
+
+
+def write_whole(path: Path, content: Any, private: bool = False) -> None:
     """Write text or bytes (anything with a buffer)."""
-    with whole_file(path) as temporary:
+    with whole_file(path, private) as temporary:
         if isinstance(content, str):
             temporary.write_text(content, encoding="utf-8")
         else:

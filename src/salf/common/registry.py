@@ -13,7 +13,9 @@ import operator
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib.metadata import entry_points
 from math import isfinite
 from types import NoneType, UnionType
@@ -22,6 +24,22 @@ from typing import Any, Literal, Union, get_args, get_origin
 from salf.common.errors import SalfError, in_one_line, unknown
 
 PATH = "package.module:Name"  # how an import path is written
+# Whose import paths are not trusted, and whether those of imported modules are.
+_UNTRUSTED: ContextVar[tuple[str, bool] | None] = ContextVar("untrusted", default=None)
+
+
+@contextmanager
+def importing_nothing(whose: str, loaded: bool = False) -> Iterator[None]:
+    """Refuse import paths for a while: a file from elsewhere must not run code when looked at.
+
+    `whose` says which file names them. With `loaded`, those of modules that this process has
+    imported are found; that is only safe where what is found is not called.
+    """
+    token = _UNTRUSTED.set((whose, loaded))
+    try:
+        yield
+    finally:
+        _UNTRUSTED.reset(token)
 
 
 def is_path(name: str) -> bool:
@@ -50,6 +68,12 @@ def find(kind: str, name: str, known: Mapping[str, Any], group: str) -> Any:
 def _imported(kind: str, path: str) -> Any:
     """Import `package.module:Name`; like `python -m`, from the current folder too."""
     module_name, _, attribute = path.partition(":")
+    untrusted = _UNTRUSTED.get()
+    if untrusted is not None and not (untrusted[1] and module_name in sys.modules):
+        raise SalfError(
+            f"{untrusted[0]} names the {kind} {path!r}, whose code would be run: give trust=True "
+            "if you trust it."
+        )
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:

@@ -13,7 +13,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from salf.common.errors import SalfError
-from salf.common.files import csv_of, write_whole
+from salf.common.files import csv_of, only_ours, write_whole
 from salf.core.arrivals import Arrivals, Ints
 
 if TYPE_CHECKING:  # the report reads rows without torch
@@ -160,7 +160,7 @@ def read_csv(path: Path) -> list[Row]:
 
 def append(path: Path, row: Row) -> None:
     """Add a round to a record of JSON lines, for good."""
-    with path.open("a", encoding="utf-8") as stream:
+    with open(path, "a", encoding="utf-8", opener=only_ours) as stream:
         stream.write(_line(row))
         stream.flush()
         os.fsync(stream.fileno())  # before the checkpoint that says it is there
@@ -198,7 +198,7 @@ def resume(path: Path, t: int, *, saved: bool = True) -> list[Row]:
 
 def rewrite(path: Path, records: Iterable[Row]) -> None:
     """Keep just these."""
-    write_whole(path, "".join(_line(record) for record in records))
+    write_whole(path, "".join(_line(record) for record in records), private=True)
 
 
 def _line(row: Row) -> str:
@@ -214,7 +214,7 @@ def write_checkpoint(path: Path, groups: Mapping[str, Mapping[str, "Tensor"]], s
         for group, members in groups.items()
         for name, tensor in members.items()
     }
-    write_whole(path, save(tensors, {"state": json.dumps(state)}))
+    write_whole(path, save(tensors, {"state": json.dumps(state)}), private=True)
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, dict[str, "Tensor"]], Any] | None:

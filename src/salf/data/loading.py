@@ -16,9 +16,8 @@ from salf.common import Report, registry
 from salf.common.errors import SalfError, unknown
 from salf.data.digits import NAME as DIGITS
 from salf.data.digits import load_digits
-from salf.data.idx import load_idx
 from salf.data.images import load_folder
-from salf.data.named import CLASSES, RECIPES, load_named
+from salf.data.named import RECIPES, load_named
 from salf.data.samples import DataSet, Samples
 
 
@@ -29,7 +28,7 @@ def load(
     report: Report | None = None,
 ) -> DataSet:
     """Load a data set by name: `mnist`, `fashion-mnist`, `cifar10`, `digits`, `synthetic[:SEED]`,
-    `idx:PATH`, `folder:PATH`, or `package.module:Name`.
+    `folder:PATH`, or `package.module:Name`.
 
     The first three are read from the cache or from `folder`, or else downloaded (see docs/data.md);
     no other data set is substituted. `report` receives a line about every step of a download and
@@ -66,12 +65,12 @@ def example(spec: str, rows: int) -> tuple[Tensor, int]:
     Nothing is fetched for it: of the data sets that would have to be, the shape is known.
     """
     if spec in RECIPES:
-        return torch.rand(rows, *RECIPES[spec].shape), CLASSES
+        return torch.rand(rows, *RECIPES[spec].shape), RECIPES[spec].classes
     data = load(spec)
     return data.train.subset(torch.arange(min(rows, len(data.train)))).rows()[0], data.classes
 
 
-FROM_PATH = {"idx": load_idx, "folder": load_folder}
+FROM_PATH = {"folder": load_folder}
 GROUP = "salf.data"  # of entry points, for packages that bring data sets
 _LOG = logging.getLogger("salf.data")
 
@@ -93,6 +92,7 @@ def _own(spec: str) -> DataSet:
 
 # ---- made from a seed: for tests, demos, and machines without any data ------------------------
 
+CLASSES = 10
 SIDE = 28  # pixels
 CELL = 4  # pixels between the points of the coarse grid that prototypes are smoothed from
 SHIFT = 3  # an image shows its prototype moved by up to this many pixels each way

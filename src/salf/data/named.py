@@ -1,30 +1,60 @@
 """The data sets known by name: where each is looked for, and how it is checked."""
 
+import gzip
 import hashlib
 import shutil
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from salf.common import Report
 from salf.common.bars import Bar
 from salf.common.errors import DataUnavailable, SalfError
 from salf.common.files import write_whole
-from salf.data.idx import PARTS, DataFile, decode_idx, find_parts, read_files
 from salf.data.samples import DataSet, Samples
 from salf.data.sources import Source, packaged, web
 
 INSTALLED = Path("/usr/share/datasets")  # of Debian's packages
-CLASSES = 10  # of each data set here
 ARCHIVE = "cifar-10-binary.tar.gz"
 BATCHES = (*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin")
 ROW = 1 + 3 * 32 * 32  # bytes: a label and the planes of red, green and blue
-IDX_FILES = {part: f"{part}-idx{3 if 'images' in part else 1}-ubyte" for part in PARTS}
+_IDX = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+IDX_FILES = {name[:-5]: f"{name}-ubyte" for name in _IDX}
+
+# What a data set is made of: training and test samples, and whose the former are.
+Decoded = tuple[Samples, Samples, NDArray[np.int64] | None]
+
+
+DataFile = tuple[Path, NDArray[np.uint8]]  # a path for errors, and its content, unpacked
+
+
+def _find_idx(folder: Path) -> dict[str, Path]:
+    """Plain files, or else .gz."""
+    return {
+        part: folder / f"{name}{end}"
+        for part, name in IDX_FILES.items()
+        for end in (".gz", "")
+        if (folder / f"{name}{end}").is_file()
+    }
+
+
+def _decode_idx(files: Mapping[str, DataFile]) -> Decoded:
+    """MNIST and its kin, whose checksums are known: a header with the shape, then the bytes."""
+    images, labels, *held = (_array(files[part][1]) for part in IDX_FILES)
+    return Samples(images[:, None], labels.long()), Samples(held[0][:, None], held[1].long()), None
+
+
+def _array(content: NDArray[np.uint8]) -> torch.Tensor:
+    start = 4 + 4 * int(content[3])
+    shape = content[4:start].view(np.dtype(">u4")).astype(int).tolist()
+    return torch.from_numpy(content[start:]).view(shape)
 
 
 @dataclass(frozen=True)
@@ -38,8 +68,9 @@ class NamedSet:
     files: Mapping[str, str]  # the name in the cache of every part
     checksums: Mapping[str, str]  # of every part, unpacked, by `algorithm`
     sources: tuple[Source, ...]
-    find: Callable[[Path], dict[str, Path]] = find_parts
-    decode: Callable[[Mapping[str, DataFile]], tuple[Samples, Samples]] = decode_idx
+    find: Callable[[Path], dict[str, Path]] = _find_idx
+    decode: Callable[[Mapping[str, DataFile]], Decoded] = _decode_idx
+    classes: int = 10
     algorithm: str = "sha256"
     by_hand: str = f"{', '.join(IDX_FILES.values())} (plain or .gz)"
     copies: bool = False  # files of the same structure are taken from a user, and called so
@@ -57,7 +88,7 @@ def load_named(recipe: NamedSet, folder: Path | None, cache: Path, report: Repor
         for place in recipe.places(base):
             try:
                 if paths := recipe.find(place):
-                    files = read_files(paths, recipe.files, place)
+                    files = _read_files(paths, recipe.files, place)
                     origin = "the cache" if base == home else f"the folder {base}"
                     return _checked(recipe, files, origin, recipe.copies)
             except (SalfError, OSError) as error:
@@ -83,15 +114,35 @@ def _checked(
     recipe: NamedSet, files: Mapping[str, DataFile], origin: str, copies: bool = False
 ) -> DataSet:
     wrong = [
-        file.path
-        for part, file in files.items()
-        if hashlib.new(recipe.algorithm, file.content.data).hexdigest() != recipe.checksums[part]
+        path
+        for part, (path, content) in files.items()
+        if hashlib.new(recipe.algorithm, content.data).hexdigest() != recipe.checksums[part]
     ]
     # If some files are the official ones, the others should be.
     if wrong and not (copies and len(wrong) == len(files)):
         raise SalfError(f"{wrong[0]} is damaged or another file ({recipe.algorithm} differs)")
     checked = "added by hand, not verified as official" if wrong else f"{recipe.algorithm} verified"
-    return DataSet(recipe.name, *recipe.decode(files), CLASSES, f"{origin}, {checked}")
+    train, test, owners = recipe.decode(files)
+    return DataSet(recipe.name, train, test, recipe.classes, f"{origin}, {checked}", owners)
+
+
+def _read_files(
+    paths: Mapping[str, Path], parts: Iterable[str], where: Path
+) -> dict[str, DataFile]:
+    """The files of a data set by part, unpacked if their name ends in .gz."""
+    if missing := [part for part in parts if part not in paths]:
+        raise SalfError(f"{where} is incomplete: it has no file for {', '.join(missing)}.")
+    return {part: (path, _read(path)) for part, path in paths.items()}
+
+
+def _read(path: Path) -> NDArray[np.uint8]:
+    if path.suffix != ".gz":
+        return np.fromfile(path, np.uint8)
+    try:
+        # A bytearray, because torch wants memory that it may write to.
+        return np.frombuffer(bytearray(gzip.decompress(path.read_bytes())), np.uint8)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise SalfError(f"{path} cannot be unpacked: {error}.") from error
 
 
 def _fetched(recipe: NamedSet, source: Source, home: Path) -> DataSet:
@@ -105,10 +156,10 @@ def _fetched(recipe: NamedSet, source: Source, home: Path) -> DataSet:
             shutil.unpack_archive(archive, scratch, filter="data")
         for place in [Path(scratch), *Path(scratch).rglob("*/")]:
             if paths := recipe.find(place):
-                files = read_files(paths, recipe.files, place)
+                files = _read_files(paths, recipe.files, place)
                 found = _checked(recipe, files, source.name)
-                for part, file in files.items():
-                    write_whole(home / recipe.files[part], file.content)
+                for part, (_, content) in files.items():
+                    write_whole(home / recipe.files[part], content)
                 return found
     raise SalfError("it contains none of the files")
 
@@ -117,7 +168,7 @@ def _find_batches(folder: Path) -> dict[str, Path]:
     return {name: folder / name for name in BATCHES if (folder / name).is_file()}
 
 
-def _decode_batches(files: Mapping[str, DataFile]) -> tuple[Samples, Samples]:
+def _decode_batches(files: Mapping[str, DataFile]) -> Decoded:
     """CIFAR-10 in its binary version: rows of a label and 3072 pixels (no pickle)."""
     tables = []
     for path, content in (files[name] for name in BATCHES):
@@ -130,7 +181,7 @@ def _decode_batches(files: Mapping[str, DataFile]) -> tuple[Samples, Samples]:
         Samples(rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0].long())
         for rows in (torch.cat(tables[:-1]), tables[-1])
     )
-    return train, test
+    return train, test, None
 
 
 _GZ = [f"{name}.gz" for name in IDX_FILES.values()]

@@ -83,6 +83,7 @@ class DataSet:
     test: Samples
     classes: int  # 0 if the labels are no classes (regression)
     source: str
+    owners: NDArray[np.int64] | None = None  # the number of the user of each training sample
 
     def __post_init__(self) -> None:
         if not len(self.train) or not len(self.test):

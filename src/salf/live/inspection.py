@@ -48,6 +48,8 @@ class Inspection:
         self._check_names(update)
         for name, tensor in update.tensors.items():
             like = self.weights[name]
+            if tensor.is_nested or tensor.layout != torch.strided or tensor.device.type == "meta":
+                raise Rejected(f"{name!r} is not a dense tensor")
             for what, came, wanted in (
                 ("shape", tuple(tensor.shape), tuple(like.shape)),
                 ("type", tensor.dtype, like.dtype),

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from salf.common.errors import SalfError
+from salf.common.files import only_ours
 from salf.core import rows as records
 from salf.core.rows import Row
 from salf.core.server import schedule
@@ -209,6 +210,7 @@ def serve(
     )
     summary = summarise(config, history, problem) | _counted(config, rows)
     summary |= {"voice": None, **remembered(server.pipeline)}
+    server.end(files[0])
     if folder is not None:
         folder.finish(problem.model, rows, summary)
     return Result(config, history, summary)
@@ -252,7 +254,8 @@ def _counted(config: LiveConfig, rows: Sequence[Row]) -> dict[str, Any]:
 @contextmanager
 def _log_into(path: Path) -> Iterator[None]:
     """Keep the log of a live run in its folder."""
-    handler = logging.FileHandler(path, encoding="utf-8", delay=True)
+    stream = open(path, "a", encoding="utf-8", opener=only_ours)  # noqa: SIM115  (closed below)
+    handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.addHandler(handler)
     log.setLevel(logging.INFO)
@@ -260,4 +263,4 @@ def _log_into(path: Path) -> Iterator[None]:
         yield
     finally:
         log.removeHandler(handler)
-        handler.close()
+        stream.close()

@@ -13,11 +13,13 @@ from typing import Any
 
 import ray  # which is installed, because `cluster` has started it
 import torch
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray._private.ray_constants import OBJECT_METADATA_TYPE_RAW
+from ray.core.generated import common_pb2
+from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from safetensors.torch import load
 
-from salf.common.errors import SalfError, in_one_line
+from salf.common.errors import SalfError, in_one_line, is_user_name
 from salf.live.cluster import Pulse
 from salf.live.rounds import Answer
 from salf.live.update import Rejected, Task, encode, encode_model
@@ -28,6 +30,8 @@ log = logging.getLogger("salf.live")
 LOOK = 1.0  # seconds between two looks at who has come or gone
 # A user stops at its deadline: one at work for so long, and for so many deadlines, hangs.
 HUNG_SECONDS, HUNG_DEADLINES = 60.0, 20
+FAILED = b"\xff" * 8  # and why: no update begins like this
+ENDED = "its process ended"
 
 
 class _Actor:
@@ -37,12 +41,34 @@ class _Actor:
         torch.set_num_threads(1)  # a device of its own, not all of this machine
         self.user = make()
 
-    def ready(self) -> bool:
-        return True
+    def ready(self) -> bytes:
+        return b""
 
     def train(self, task: Task, model: bytes, server: bytes) -> bytes:
         state = load(server) if server else {}
-        return encode(self.user.train(replace(task, weights=load(model), server=state)))
+        try:
+            return encode(self.user.train(replace(task, weights=load(model), server=state)))
+        except Exception as error:  # said in bytes, because the server unpickles no exception
+            return FAILED + f"{type(error).__name__}: {error}".encode()
+
+
+def plain(reference: Any) -> bytes | Rejected:
+    """What a user's call returned, if that is bytes.
+
+    `ray.get` would unpickle whatever else a user returns or raises, and so run the user's code in
+    the server. Ray marks plain bytes as such, and this looks at the mark first.
+    """
+    worker: Any = ray._private.worker.global_worker
+    data, metadata, *_ = worker.core_worker.get_objects([reference], -1)[0]
+    kind = (metadata or b"").split(b",")[0]
+    if kind == OBJECT_METADATA_TYPE_RAW:
+        return b"" if data is None else bytes(data.to_pybytes())
+    if not kind.isdigit():
+        return Rejected("not an update: it is not bytes")
+    errors: Any = common_pb2
+    error = dict(map(reversed, errors.ErrorType.items())).get(int(kind), "unknown")
+    ended = error in ("ACTOR_DIED", "WORKER_DIED", "ACTOR_UNAVAILABLE")
+    return Rejected(ENDED if ended else f"lost: {error}")
 
 
 def start_user(name: str, make: Callable[[], User], *, here: bool = False) -> Any:
@@ -60,6 +86,11 @@ def start_user(name: str, make: Callable[[], User], *, here: bool = False) -> An
     if here:
         node = ray.get_runtime_context().get_node_id()
         options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=False)
+    if not is_user_name(name):
+        raise SalfError(
+            "a user's name has 1 to 64 letters, digits, dots, dashes and underscores, not "
+            f"{name!r}."
+        )
     try:
         return ray.remote(_Actor).options(**options).remote(make)
     except ValueError:
@@ -102,9 +133,7 @@ class RayLink:
         for name, ready in list(self._coming.items()):
             if ray.wait([ready], timeout=0)[0]:
                 del self._coming[name]
-                try:
-                    ray.get(ready)
-                except RayError:  # not yet: the next look asks again
+                if isinstance(plain(ready), Rejected):  # not yet: the next look asks again
                     self._actors.pop(name, None)
         return self._actors.keys() - self._coming.keys()
 
@@ -119,6 +148,9 @@ class RayLink:
             self._coming.pop(name, None)
         found = []
         for name in sorted(names - self._actors.keys()):
+            if not is_user_name(name):  # anybody's, which terminal, log and page would show
+                log.debug("ignoring a user called %s", in_one_line(name))
+                continue
             try:
                 actor: Any = ray.get_actor(name)
             except ValueError:  # it ended between the two questions
@@ -177,14 +209,12 @@ class RayLink:
     def _answer(self, reference: Any) -> Answer:
         user, round, _ = self._asked.pop(reference)
         try:
-            content = ray.get(reference)
-            if not isinstance(content, bytes):
-                content = Rejected(f"not an update: {type(content).__name__}")
-        except RayTaskError as error:
-            content = Rejected(f"failed: {in_one_line(error, last=True)}")
-        except RayActorError:
-            self._actors.pop(user, None)  # it is found again when Ray has started it again
-            content = Rejected("its process ended")
+            content = plain(reference)
         except RayError as error:
             content = Rejected(f"lost: {type(error).__name__}")
+        if isinstance(content, Rejected) and str(content) == ENDED:
+            self._actors.pop(user, None)  # it is found again when Ray has started it again
+        elif isinstance(content, bytes) and content.startswith(FAILED):
+            reason = content[len(FAILED) :].decode(errors="replace")
+            content = Rejected(f"failed: {in_one_line(reason, last=True)}")
         return Answer(user, round, content)

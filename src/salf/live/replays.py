@@ -1,6 +1,7 @@
 """Replay a live run in the simulator: the same method, data, batches and depths, no clock."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector
 
 from salf.common.errors import SalfError
+from salf.common.registry import importing_nothing
 from salf.core import rows as records
 from salf.core.arrivals import Ints
 from salf.core.rows import Row
@@ -42,9 +44,17 @@ class Replay:
     distance: float | None  # None while the live run is not finished
 
 
-def replay(folder: Path | str, on_round: OnRound | None = None) -> Replay:
-    """Replay the recorded rounds of the live run in this folder in the simulator."""
+def replay(folder: Path | str, on_round: OnRound | None = None, *, trust: bool = False) -> Replay:
+    """Replay the recorded rounds of the live run in this folder in the simulator.
+
+    A config may name code of one's own by import path: it is run only with `trust`.
+    """
     folder = Path(folder)
+    with nullcontext() if trust else importing_nothing(str(folder / CONFIG)):
+        return _replay(folder, on_round)
+
+
+def _replay(folder: Path, on_round: OnRound | None) -> Replay:
     rows = recorded(folder)
     live = load_config(str(folder / CONFIG))
     assert isinstance(live, LiveConfig)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import inf, isfinite
 from typing import NamedTuple, Protocol
 
-from salf.common.errors import SalfError
+from salf.common.errors import SalfError, in_one_line
 from salf.core.rows import Row
 from salf.live.server import LiveServer
 from salf.live.tmax import TMax
@@ -190,7 +190,9 @@ class Rounds:
         say = began + SAY
         while (missing := self.server.missing() & set(self.link.awaited())) and self._now() < until:
             if until == inf and heard >= say:
-                some = ", ".join(sorted(missing)[:5]) + (", ..." if len(missing) > 5 else "")
+                some = ", ".join(map(in_one_line, sorted(missing)[:5])) + (
+                    ", ..." if len(missing) > 5 else ""
+                )
                 self._on_wait(f"waiting for {some} ({heard - began:.0f} s so far).")
                 say = heard + (heard - began)  # ever more rarely
             answers = self.link.receive(max(0.0, min(until - self._now(), PAUSE)))
@@ -213,7 +215,7 @@ class Rounds:
             return
         self._failures += 1
         pause = min(LONGEST, 2.0 ** (self._failures - 1))
-        user, reason = row.rejected[-1]
+        user, reason = map(in_one_line, row.rejected[-1])
         self._not_before = self._now() + pause
         self._on_wait(
             f"all users failed in round {row.round} (the last was {user}: {reason}); "

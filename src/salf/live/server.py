@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from salf.common.errors import SalfError, TrainingDiverged
+from salf.common.errors import SalfError, TrainingDiverged, in_one_line
 from salf.core.aggregate import LayerwiseAggregate
 from salf.core.arrivals import Arrivals, Closing, Floats
 from salf.core.compression import Compression
@@ -33,6 +33,7 @@ from salf.stages.pipeline import Kept, Pipeline, Stages, load_state, state_of
 from salf.stages.robust import Robust
 from salf.stages.states import Progress
 from salf.worlds.fleet import cost
+from salf.worlds.fleet.cost import MOST
 
 log = logging.getLogger("salf.live")
 
@@ -166,6 +167,7 @@ class LiveServer:
         self.t = 0  # rounds closed
         self._round: OpenRound | None = None
         self._size = size_of(self.weights)
+        self._most_rows = MOST * (settings.equal_time or 0)  # of users who choose their batches
 
     @property
     def round(self) -> OpenRound:
@@ -228,8 +230,10 @@ class LiveServer:
             update = decode(data, self._size)
             if asked is not None and asked < t:
                 round.late += 1
-                log.info("round %d: late update from %s, for round %d", t, user, asked)
+                log.info("round %d: late update from %s, for round %d", t, in_one_line(user), asked)
                 return update
+            if update.rows > self._most_rows:
+                raise Rejected(f"its {update.rows} rows are more than {self._most_rows}")
             if user not in round.asked:
                 raise Rejected("this user was not asked")
             if user in round.answered:
@@ -240,6 +244,10 @@ class LiveServer:
             self.inspection.check(update)
         except Rejected as reason:
             self.refuse(user, reason, asked)
+            return None
+        except (RuntimeError, TypeError, ValueError, LookupError, AttributeError) as error:
+            # Whatever a kind of tensor that nobody thought of makes torch raise.
+            self.refuse(user, Rejected(f"it cannot be checked: {in_one_line(error)}"), asked)
             return None
         round.answered.add(user)
         self._use(user, update)
@@ -253,15 +261,15 @@ class LiveServer:
 
     def refuse(self, user: str, reason: Rejected, asked: int | None = None) -> None:
         """Note why a user has no update that could be used."""
-        t, round = self.t + 1, self.round
+        t, round, name = self.t + 1, self.round, in_one_line(user)
         if asked is not None and asked < t:  # it says nothing about this round
             round.late += 1
-            log.info("round %d: late from %s, for round %d: %s", t, user, asked, reason)
+            log.info("round %d: late from %s, for round %d: %s", t, name, asked, reason)
             return
         round.failed.add(user)
         round.answered.add(user)
         round.rejected.append((user, str(reason)))
-        log.warning("round %d: rejected update from %s: %s", t, user, reason)
+        log.warning("round %d: rejected update from %s: %s", t, name, reason)
 
     def close(self) -> Row:
         """End the round: take the step, and learn from it."""
@@ -315,6 +323,12 @@ class LiveServer:
         """Keep a closed round. The state comes last: a round that it does not have is run again."""
         if record is not None:
             append(record, row)
+        if state is not None:
+            self.save(state)
+
+    def end(self, state: Path | None) -> None:
+        """Keep no single user's updates, now that all rounds are run."""
+        self.pipeline.forget()
         if state is not None:
             self.save(state)
 

@@ -17,6 +17,8 @@ from salf.core.rules import State
 _HEADER = struct.Struct("<Q")  # how safetensors begins: the length of the JSON that follows
 _WHOLE = ("depth", "steps", "planned", "rows")
 _NUMBERS = ("loss", "seconds", "pace")
+# What a user may say at most: a page shows the mean loss, and sums and arrays are made of these.
+_MOST = dict.fromkeys(_WHOLE, 10**7) | {"loss": 1e12, "seconds": 1e8, "pace": 1e8}
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,8 @@ def encode_model(weights: Mapping[str, Tensor], metadata: dict[str, str] | None 
 
 def decode(data: bytes, most_bytes: int) -> Update:
     """An update from the wire. Whatever the bytes are, it is an Update or `Rejected`."""
+    if not isinstance(data, bytes):
+        raise Rejected(f"not bytes: {type(data).__name__}")
     if len(data) > most_bytes:
         raise Rejected(f"too large: {len(data)} bytes, the limit is {most_bytes}")
     try:
@@ -105,14 +109,13 @@ def decode(data: bytes, most_bytes: int) -> Update:
 
 def _number(said: Mapping[str, Any], key: str) -> Any:
     """A number that a user says, or `Rejected`."""
-    value, whole = said.get(key), key in _WHOLE
-    if isinstance(value, int if whole else int | float) and not isinstance(value, bool):
-        # No isfinite, which raises for very large whole numbers.
-        if whole and 0 <= value < 2**62:
-            return value
-        if not whole and -1e300 < value < 1e300:
-            return float(value)
-    raise Rejected(f"its {key} is not a {'number of at least 0' if whole else 'finite number'}")
+    value: Any = said.get(key)
+    whole, most = key in _WHOLE, _MOST[key]
+    number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+    if number and (0 if whole else -most) <= value <= most:  # which NaN is not
+        return value if whole else float(value)
+    kind = "whole number from 0 to" if whole else "number of at most"
+    raise Rejected(f"its {key} is not a {kind} {most:g}")
 
 
 def size_of(tensors: Mapping[str, Tensor]) -> int:

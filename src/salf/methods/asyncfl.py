@@ -16,9 +16,9 @@ Stale = Literal["difference", "model"]
 class AsyncFL(Averaging):
     """A straggler of depth d is busy for `delay` * d rounds, then delivers its full update.
 
-    The paper's "participates in the averaging" can be read in two ways: the server adds the user's
-    change to its old model (`stale="difference"`), or averages the changed old model with the
-    others (`stale="model"`). Updates have the weight (1 + staleness)^-`discount`.
+    A baseline of the paper, whose "participates in the averaging" can be read in two ways: the
+    server adds the user's change to its old model (`stale="difference"`), or averages the changed
+    old model with the others (`stale="model"`). Updates weigh (1 + staleness)^-`discount`.
 
     On a fleet, which has a clock, a user that misses the deadline delivers in the round in which it
     finishes, and `delay` does not apply. With a `buffer`, there are no deadlines: the server takes

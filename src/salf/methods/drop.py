@@ -1,4 +1,4 @@
-"""Drop-stragglers: only users that finished before the deadline count."""
+"""Drop-stragglers, the paper's baseline: only users that finished before the deadline count."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,4 +1,4 @@
-"""FedAvg without a deadline: the server waits for all users. The reference for other methods."""
+"""FedAvg (McMahan et al., 2017) without a deadline: the server waits for all users."""
 
 from dataclasses import dataclass
 

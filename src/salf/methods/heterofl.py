@@ -1,4 +1,4 @@
-"""HeteroFL: stragglers train a narrower network and finish in time."""
+"""HeteroFL: stragglers train a narrower network and finish in time (Diao et al., 2021)."""
 
 from dataclasses import dataclass
 

@@ -10,7 +10,7 @@ from salf.methods.base import Averaging
 
 @dataclass(frozen=True)
 class SALF(Averaging):
-    """The layer-wise average of the paper [salf_update_rule]."""
+    """The layer-wise average of the paper (Lang, Cohen, Shlezinger) [salf_update_rule]."""
 
     def divisor(self, closing: Closing) -> Floats:
         """[salf_update_rule]: c[l, u] = 1[d_u <= l] / (|U^l| (1 - p_l))."""

@@ -1,4 +1,4 @@
-"""SALF-Recall: SALF for users that stay slow or absent. Their last gradients stand in and fade."""
+"""SALF-Recall: SALF for users that stay slow, whose last gradients stand in (docs/recall.md)."""
 
 from dataclasses import dataclass
 from typing import ClassVar

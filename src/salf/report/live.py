@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, median
@@ -16,6 +16,7 @@ from salf.core import rows
 from salf.core.rows import Row
 from salf.live.slow import slowness
 from salf.live.users import user_name
+from salf.methods import METHODS
 from salf.report import names
 from salf.report.charts import GREY, MEASURES
 from salf.report.page import Chart, Page, PageBlock, Section, again
@@ -46,7 +47,7 @@ class LiveRun:
     def of(cls, path: Path) -> "LiveRun":
         """The run in a folder, which may be at work: nothing is locked, and nothing changed."""
         folder = RunFolder(path)
-        config = load_config(str(path / CONFIG)) if (path / CONFIG).is_file() else None
+        config = load_config(str(path / CONFIG), look=True) if (path / CONFIG).is_file() else None
         if not isinstance(config, LiveConfig):
             raise SalfError(f"{path} contains no live run.")
         # The summary is read before the rounds, since it comes after the last of them.
@@ -60,6 +61,11 @@ class LiveRun:
         """Layers by number, and by name once the run is finished."""
         unnamed = [""] * len(self.records[0].reached)
         return names.layers((self.summary or {}).get("layers") or unnamed)
+
+    @property
+    def waits(self) -> bool:
+        """Whether rounds waited for all users."""
+        return self.records[-1].limit is None
 
     @cached_property
     def users(self) -> dict[str, str]:
@@ -95,7 +101,7 @@ def page(run: LiveRun, folder: Path) -> Page:
     )
     how = again(["replay", str(folder)], run.config.to_toml())
     return Page(
-        f"{names.method(run.config.method)} live on {names.data(run.config.data)}",
+        f"{names.shown(run.config.method)} live on {names.data(run.config.data)}",
         [_result(run)],
         [
             Section(
@@ -115,7 +121,7 @@ def page(run: LiveRun, folder: Path) -> Page:
 def _result(run: LiveRun) -> str:
     config = run.config
     time = "in rounds that wait for all users"
-    if config.deadline is not None and not names.waits(config.method):
+    if config.deadline is not None and not run.waits:
         time = f"with T_max = {names.deadline(config.deadline)} per round"
     seconds = names.duration(sum(row.seconds for row in run.records))
     end = f"Not finished: {len(run.records):,} of {config.rounds:,} rounds in {seconds}."
@@ -124,14 +130,16 @@ def _result(run: LiveRun) -> str:
         reached = "was not measured" if accuracy is None else f"is {accuracy:.4f}"
         end = f"Its test accuracy {reached} after {_count(run.records, 'round')} in {seconds}."
     return (
-        f"{names.method(config.method)} trains the model {config.given.get('model', config.model)} "
+        f"{names.shown(config.method)} trains the model {config.given.get('model', config.model)} "
         f"on {names.data(config.data)} with {_count(range(config.users), 'user')}, {time}. {end}"
     )
 
 
 def curve(run: LiveRun) -> Figure | None:
     """The accuracy over the seconds that rounds took; None if it was never measured."""
-    line = replace(names.lines([run.config.method])[0], dashed=False, bold=True)
+    method = run.config.method
+    known = names.lines([method if method in METHODS else "salf"])[0]
+    line = Line(names.shown(method), known.colour, bold=True)
     points, seconds = [], 0.0
     for row in run.records:
         seconds += row.seconds
@@ -179,7 +187,7 @@ def _progress(run: LiveRun) -> list[PageBlock]:
     some = f"{shown} of the {there:,} users are shown. " * (shown < there)
     stopped = (
         "Every round waits for all users; no user is stopped early."
-        if names.waits(run.config.method)
+        if run.waits
         else "Backpropagation starts at the last layer. A user stopped by the deadline sends "
         "the layers it has completed."
     )

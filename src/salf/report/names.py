@@ -6,7 +6,7 @@ from itertools import cycle
 from pathlib import Path
 
 from salf.common.figures import Line
-from salf.methods import asks, find
+from salf.methods import METHODS, asks, find
 from salf.runs.config import Config
 from salf.runs.settings import key as setting_name
 from salf.worlds.depth import has_ratio
@@ -54,6 +54,11 @@ def method(key: str) -> str:
     name = find(key).__name__
     taken = {known for known, _ in _METHODS.values()}
     return key if name in taken or key.startswith(name) else name
+
+
+def shown(key: str) -> str:
+    """A method as people write it, without a look at its code: of a path, the last part."""
+    return method(key) if key in METHODS else key.rpartition(":")[2]
 
 
 def users(config: Config) -> str:

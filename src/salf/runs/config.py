@@ -38,7 +38,7 @@ class Config(Settings):
         "",
         "The users' devices, for a simulated clock instead of --depth: phones | pis | "
         "microcontrollers | slow-classes | phones:speed=2,links=none | FILE.csv | "
-        "fedscale:FOLDER | package.module:Name",
+        "package.module:Name",
     )
     availability: str = setting(
         "always",

@@ -9,7 +9,6 @@ import platform
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from importlib.metadata import version
 from math import inf, isfinite, nan
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,8 +18,10 @@ import torch
 from safetensors.torch import save_model
 from torch import nn
 
+from salf.common import version
 from salf.common.errors import SalfError
 from salf.common.files import json_text, locked, whole_file, write_whole
+from salf.common.registry import importing_nothing
 from salf.core import rows as records
 from salf.core.rows import Row
 from salf.data import Partitioned
@@ -65,7 +66,8 @@ class RunFolder:
     def config(self) -> Config | LiveConfig | None:
         """The config of the run here, if there is one."""
         file = self.path / CONFIG
-        return load_config(str(file)) if file.exists() else None
+        with importing_nothing(str(file), loaded=True):
+            return load_config(str(file)) if file.exists() else None
 
     def claim(self, config: Kind, resume: bool) -> Kind:
         """The config to run here; refuses a folder that holds another run, or this one begun.
@@ -186,7 +188,7 @@ def summarise(config: Settings, history: History, problem: Problem) -> dict[str,
 
 def versions() -> dict[str, str]:
     """The versions of the packages on which numbers depend."""
-    return {"salf": version("salf"), "torch": torch.__version__, "numpy": np.__version__}
+    return {"salf": version(), "torch": torch.__version__, "numpy": np.__version__}
 
 
 def of_simulation(config: Config, history: History, simulation: Simulation) -> dict[str, Any]:

@@ -2,13 +2,13 @@
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 
 from salf.common.errors import SalfError, unknown
 from salf.runs.config import Config
 from salf.runs.live_config import LiveConfig
-from salf.runs.settings import check_names, key, names_of
+from salf.runs.settings import check_names, key, names_of, read_fields
 
 _CIFAR = Config(data="cifar10", model="vgg11", rounds=1500, lr=0.05, validation=0.2, eval_every=50)
 # The paper's settings, and those of the data set that is part of the package.
@@ -31,8 +31,8 @@ PRESETS: Mapping[str, Config] = {
 }
 
 
-def load_config(source: str) -> Config | LiveConfig:
-    """A preset by name, or a TOML file by path."""
+def load_config(source: str, *, look: bool = False) -> Config | LiveConfig:
+    """A preset by name, or a TOML file by path; with `look`, see `read_toml`."""
     if source in PRESETS:
         return PRESETS[source]
     path = Path(source)
@@ -41,7 +41,7 @@ def load_config(source: str) -> Config | LiveConfig:
     if path.suffix != ".toml":
         raise unknown("preset", source, [*PRESETS, "CONFIG.toml"])
     try:
-        return read_toml(path.read_text(encoding="utf-8"))
+        return read_toml(path.read_text(encoding="utf-8"), look=look)
     except FileNotFoundError:
         raise SalfError(
             f"there is no config file {source!r}; pass one, or a preset: {', '.join(PRESETS)}."
@@ -50,10 +50,11 @@ def load_config(source: str) -> Config | LiveConfig:
         raise SalfError(f"cannot read the config {source!r}: {error}.") from None
 
 
-def read_toml(text: str) -> Config | LiveConfig:
+def read_toml(text: str, *, look: bool = False) -> Config | LiveConfig:
     """What `to_toml` wrote, or a person: a `LiveConfig` if a setting is of live runs only.
 
-    So is a deadline without a fleet, if all settings are those of live runs.
+    So is a deadline without a fleet, if all settings are those of live runs. With `look`, settings
+    are read and not tried: what they name is not looked up, so no code of anybody's is run.
     """
     table = {name.replace("-", "_"): value for name, value in tomllib.loads(text).items()}
     simulated, live = names_of(Config), names_of(LiveConfig)
@@ -61,7 +62,14 @@ def read_toml(text: str) -> Config | LiveConfig:
     is_live |= "deadline" in table and table.keys() <= {*live}
     kind: type[Config | LiveConfig] = LiveConfig if is_live else Config
     check_names(table, kind, key)
-    return kind(**table)
+    if not look:
+        return kind(**table)
+    found = object.__new__(kind)
+    for each in fields(kind):
+        default = each.default if each.default is not MISSING else {}
+        object.__setattr__(found, each.name, table.get(each.name, default))
+    read_fields(found)
+    return found
 
 
 def simulated(source: str) -> Config:

@@ -17,6 +17,7 @@ from torch import nn
 from salf.common import Report, process
 from salf.common.errors import NoRoundInTime, SalfError, TrainingDiverged
 from salf.core.rows import Row, from_table, read_checkpoint, to_table, unreadable, write_checkpoint
+from salf.data.loading import FROM_PATH
 from salf.engines.base import Engine, RowsOf
 from salf.engines.spread import Crew
 from salf.runs.config import Config
@@ -128,7 +129,7 @@ def complete(config: Kind, *, here: bool = True) -> Kind:
     """
     kind, _, path = config.data.partition(":")
     changes, files = dict[str, Any](), dict[str, str]()
-    if kind in ("idx", "folder") and path:
+    if kind in FROM_PATH and path:
         changes["data"] = f"{kind}:{Path(path).expanduser().absolute()}"
     if config.data_dir:
         changes["data_dir"] = str(Path(config.data_dir).absolute())

@@ -44,8 +44,7 @@ class Settings:
 
     data: str = setting(
         "mnist",
-        "mnist | fashion-mnist | cifar10 | digits | synthetic | idx:PATH | folder:PATH | "
-        "package.module:Name",
+        "mnist | fashion-mnist | cifar10 | digits | synthetic | folder:PATH | package.module:Name",
     )
     data_dir: str = setting("", "Folder to look in for the data set's files.")
     split: str = setting(

@@ -147,6 +147,11 @@ class Pipeline:
         if self.participation is not None:
             self.participation.learn([*weights], part)
 
+    def forget(self) -> None:
+        """Forget users' votes, their raw updates: a live run that is over does not keep them."""
+        if self.stages.robust is not None:
+            self.votes = self.kept["votes"] = Votes(self.stages.robust)
+
     def chance(self, users: Users) -> Floats | None:
         """The reach of these users, [L, users]; None if it is not counted here."""
         known = self.participation if self.method.asks.chance else None

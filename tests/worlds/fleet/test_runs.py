@@ -172,7 +172,7 @@ def test_a_time_limit_replaces_the_number_of_rounds():
 
 def test_a_method_without_a_deadline_says_what_is_missing_before_data_are_looked_for():
     with pytest.raises(SalfError, match="this method needs a deadline"):
-        run(fleet="phones", rounds=2, data="idx:/nowhere")
+        run(fleet="phones", rounds=2, data="folder:/nowhere")
     with pytest.raises(SalfError, match="this method needs a deadline"):
         salf.compare(None, DATA, DATA, fleet="phones", users=2, rounds=1, seeds=1)
 

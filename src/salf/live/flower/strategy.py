@@ -172,6 +172,7 @@ class SALF(FedAvg):
             measured = result.evaluate_metrics_serverapp.get(row.round, MetricRecord())
             known = {name: value for name, value in measured.items() if isinstance(value, float)}
             self.server.keep(with_metrics(row, known), self.state, self.record)
+        self.server.end(self.state)
         log(INFO, "Strategy execution finished:\n%s", result)
         return result
 
