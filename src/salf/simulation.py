@@ -90,10 +90,7 @@ class Simulation:
         self.cohort = recipe.cohort or Cohort(len(data), len(data))
         self.by_samples = recipe.by_samples
         self.seed = seed
-        self.stages = stages or Stages()
-        if (robust := self.stages.robust) is not None:
-            robust, optimiser = robust.instead_of(optimiser)
-            self.stages = replace(self.stages, robust=robust)
+        self.stages, optimiser = (stages or Stages()).ready(optimiser)
         self.server = Server(engine.weights, recipe.lr, optimiser, local.rate)
         self.t = 0  # rounds done
         self.pipeline = Pipeline(self.stages, method, engine.layers, engine.weights, seed)

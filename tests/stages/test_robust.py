@@ -17,11 +17,13 @@ from salf.core.arrivals import Arrivals
 from salf.core.layers import Layer, Layers
 from salf.core.server import SGD
 from salf.data import Samples
-from salf.methods import method
+from salf.methods import Recalled, method
 from salf.runs.config import Config
 from salf.runs.presets import PRESETS
 from salf.runs.run import Stopped, run
-from salf.stages.attacks import Attack, Attacked, Attackers, Knowledge
+from salf.stages.attacks import Attack, Attacked, Attackers
+from salf.stages.pipeline import Stages
+from salf.stages.recall import Recall
 from salf.stages.robust import JUDGES, LATELY, WINDOW, Robust, Voting, mixed, products
 from salf.worlds.depth import PerUser
 
@@ -236,10 +238,10 @@ def test_of_buffers_the_last_values_are_combined_and_counters_are_as_always():
 
 
 def test_the_users_momenta_take_the_place_of_the_servers():
-    rule, optimiser = Robust("mixed").instead_of(SGD(0.5))
-    assert (rule.gain, optimiser) == (2.0, None)
+    stages, optimiser = Stages(Robust("mixed")).ready(SGD(0.5))
+    assert (stages.robust.gain, optimiser) == (2.0, None)
     fed = Federation()
-    fed.rule = rule
+    fed.rule = stages.robust
     assert float(fed.sent({0: 1.0, 1: 1.0, 2: 1.0})) == pytest.approx(2)
 
 
@@ -289,11 +291,11 @@ class Listening(LayerwiseAggregate):
         self.heard[user] = update
 
 
-def attacked(text, updates, votes=None, knowledge=None, t=1):
+def attacked(text, updates, votes=None, known=(), t=1):
     """What arrives of these updates, the last of which is an attacker's."""
     attackers = Attackers(Attack.parse(text), len(updates))
     found = Listening()
-    stage = Attacked(found, attackers, LAYERS, t, votes, knowledge)
+    stage = Attacked(found, attackers, LAYERS, t, votes, known)
     for user in reversed(range(len(updates))):  # the attacker's comes first, and waits
         stage.add(updates[user], [1.0, 1.0], user=user)
     assert len(updates) - 1 not in found.heard
@@ -334,7 +336,7 @@ def test_attackers_answer_a_server_that_compares_momenta():
         fed.t += 1
         stage = Attacked(
             Voting(LayerwiseAggregate(LAYERS, LIKE), fed.recall, fed.t, {}, fed.rule),
-            Attackers(Attack.parse("ipm"), 4), LAYERS, fed.t, fed.recall, None,
+            Attackers(Attack.parse("ipm"), 4), LAYERS, fed.t, fed.recall,
         )  # fmt: skip
         for user, update in enumerate(updates):
             stage.add(update, [1.0, 1.0], user=user)
@@ -344,10 +346,10 @@ def test_attackers_answer_a_server_that_compares_momenta():
 
 
 def test_an_attacker_that_knows_only_itself_uses_its_own_mean_and_deviation_over_time():
-    knowledge = Knowledge(LAYERS, LIKE)
-    first = attacked("alie-own:2", [of("b.w", 0.0, 0.0), of("b.w", 1.0, 5.0)], knowledge=knowledge)
+    known = [Recall(LAYERS, LIKE, Recalled(0.0, None, 9), 10) for _ in range(2)]
+    first = attacked("alie-own:2", [of("b.w", 0.0, 0.0), of("b.w", 1.0, 5.0)], None, known)
     assert first[1]["b.w"].tolist() == pytest.approx([1.0, 5.0])  # no deviation yet
-    sent = attacked("alie-own:2", [of("b.w", 0.0, 0.0), of("b.w", 3.0, 5.0)], None, knowledge, 2)
+    sent = attacked("alie-own:2", [of("b.w", 0.0, 0.0), of("b.w", 3.0, 5.0)], None, known, 2)
     assert sent[1]["b.w"].tolist() == pytest.approx([2 - 2 * 1, 5.0])  # of 1 and 3: mean 2
 
 

@@ -60,16 +60,15 @@ class Inspection:
                 raise Rejected(f"{name!r} makes a variance negative")
         squares = dict.fromkeys(range(layers), 0.0)
         for name, tensor in update.tensors.items():
-            norm = _norm(name, tensor)
-            if self.weights[name].requires_grad:
-                squares[self.layers.index_of[name]] += norm**2
-        for index, square in squares.items():
-            if self.max_norm is not None and square**0.5 > self.max_norm:
-                raise Rejected(
-                    f"the norm of the gradient of layer {index + 1} "
-                    f"({self.layers[index].name!r}) is {square**0.5:.3g}, above the limit "
-                    f"{self.max_norm:.3g}"
-                )
+            squares[self.layers.index_of[name]] += (
+                _norm(name, tensor) ** 2 * self.weights[name].requires_grad
+            )
+        norm, index = max((square**0.5, index) for index, square in squares.items())
+        if self.max_norm is not None and norm > self.max_norm:
+            raise Rejected(
+                f"the norm of the gradient of layer {index + 1} ({self.layers[index].name!r}) is "
+                f"{norm:.3g}, above the limit {self.max_norm:.3g}"
+            )
 
     def _check_names(self, update: Update) -> None:
         """Exactly the layers d..L, or all after a complete local step: known and whole."""

@@ -48,9 +48,8 @@ class OpenRound:
         layers: int,
         local_steps: int,
         deadline: float | None,
-        gone: Sequence[str] = (),
     ) -> None:
-        self.gone = gone  # users whose votes ended because they left
+        self.gone: Sequence[str] = ()  # users whose votes ended because they left
         self.asked = dict.fromkeys(users)
         self.aggregate = aggregate
         self.deadline = deadline  # T_max, where it says how far users could come
@@ -142,9 +141,9 @@ class LiveServer:
         self.layers, self.weights = layers, problem.weights
         schedule = lr if callable(lr) else lambda t: lr
         robust, compress = settings.robust, Compression.parse(settings.compress)
-        rule, optimiser = None, settings.optimiser
-        if robust != "none":
-            rule, optimiser = Robust(robust, settings.tolerate).instead_of(optimiser)
+        rule = None if robust == "none" else Robust(robust, settings.tolerate)
+        stages = Stages(rule, compress, count_reach=True)
+        stages, optimiser = stages.ready(settings.optimiser)
         self.server = Server(self.weights, schedule, optimiser, settings.client_lr)
         self.inspection = Inspection(layers, self.weights, settings.max_norm, settings.local_steps)
         self.local_steps = settings.local_steps
@@ -158,13 +157,13 @@ class LiveServer:
         work = _stage_work(problem)
         self.done_after = work.cumsum() / work.sum()  # the part of the work
         self.reach = ReachEstimate(len(layers))
-        stages = Stages(rule, compress, count_reach=True)
         self.pipeline = Pipeline(stages, self.method, layers, self.weights)
         self.names: dict[str, None] = {}  # of all users that were ever asked, in order
         self.equal_time = settings.equal_time
         self.paces: dict[str, float] = {}  # seconds a row takes each user, if they choose batches
         self.t_max = 0.0  # that a deadline which is adapted is at; 0 until it is found
         self.t = 0  # rounds closed
+        self.present: Collection[str] | None = None  # where known: others lose their votes
         self._round: OpenRound | None = None
         self._size = size_of(self.weights)
         self._most_rows = MOST * (settings.equal_time or 0)  # of users who choose their batches
@@ -175,24 +174,18 @@ class LiveServer:
             raise SalfError("no round is open.")
         return self._round
 
-    def open(
-        self,
-        users: Collection[str],
-        deadline: float | None = None,
-        present: Collection[str] | None = None,
-    ) -> int:
+    def open(self, users: Collection[str], deadline: float | None = None) -> int:
         """Begin the next round with these users, and return its number.
 
         `deadline` is T_max, if users are to be expected to come as far as they do in other rounds.
-        Of a robust rule, users who are not `present` any more, asked or not, lose their votes.
         """
         if self._round is not None:
             raise SalfError(f"round {self.t + 1} is already open.")
         self.names |= dict.fromkeys(users)
-        gone = [] if present is None else self.pipeline.left(present)
         aggregate = self.pipeline.open(self.t + 1, len(self.names), {})
-        steps = self.local_steps
-        self._round = OpenRound(users, aggregate, len(self.layers), steps, deadline, gone)
+        self._round = OpenRound(users, aggregate, len(self.layers), self.local_steps, deadline)
+        if self.present is not None:
+            self._round.gone = self.pipeline.left(self.present)
         return self.t + 1
 
     def task(self, deadline: float | None, fixed: bool = True) -> Task:

@@ -6,7 +6,7 @@ all layers in every round, since nothing keeps them from making them up; buffers
 attacks are described in docs/robust.md.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +22,6 @@ from salf.core.layers import Layers
 from salf.core.rules import Tensors
 from salf.data import Samples
 from salf.stages.recall import Recall
-from salf.stages.table import UserTable
 
 NORMED = ("flip", "random", "constant")  # strength: times the norm of the own gradient
 KNOWING = ("alie", "ipm", "min-max", "min-sum", "mimic")  # the others' updates
@@ -35,7 +34,6 @@ STRENGTH: Mapping[str, float] = {
     "large-first": 100.0,
 }
 PLACES = ("all", "first", "last", "rare")
-MEMORY = 0.9  # of what an attacker knows of its own updates
 PATCH = 3  # pixels of the trigger, in both directions
 
 
@@ -181,33 +179,11 @@ class PoisonedRows:
         return inputs, labels
 
 
-class Knowledge:
-    """What attackers know of their own updates, for `alie-own`: mean and square, over time."""
-
-    def __init__(self, layers: Layers, like: Mapping[str, Tensor]) -> None:
-        names = [n for n in layers.index_of if n in like and like[n].requires_grad]
-        values = {f"{what} {n}": like[n].detach() for what in ("mean", "square") for n in names}
-        self._table = UserTable({"rounds": torch.zeros((), dtype=torch.int64), **values})
-        self.state, self.load_state = self._table.state, self._table.load_state
-
-    def learn(self, user: UserId, update: Tensors, z: float, window: int) -> dict[str, Tensor]:
-        """The mean less z deviations, those of a momentum of `window` updates of this user."""
-        row, columns = int(self._table.rows([user], add=True)[0]), self._table.columns
-        columns["rounds"][row] += 1
-        step, found = max(1 - MEMORY, 1 / int(columns["rounds"][row])), {}
-        for name in [name for name in update if f"mean {name}" in columns]:
-            mean, square = columns[f"mean {name}"][row], columns[f"square {name}"][row]
-            mean.lerp_(update[name], step)
-            square.lerp_(update[name].square(), step)
-            deviation = (square - mean.square()).clamp(min=0).sqrt()
-            found[name] = mean - z * deviation / (2 * window - 1) ** 0.5
-        return found
-
-
 class Attacked(Changing):
     """Holds back what attackers would send until all honest updates of the round are known.
 
-    `votes` are the momenta that the server compares, if it does.
+    `votes` are the momenta that the server compares, if it does. For `alie-own`, the mean and the
+    mean square of the attackers' own updates over time are `known`.
     """
 
     def __init__(
@@ -217,11 +193,11 @@ class Attacked(Changing):
         layers: Layers,
         t: int,
         votes: Recall | None = None,
-        knowledge: Knowledge | None = None,
+        known: Sequence[Recall] = (),
     ) -> None:
         super().__init__(inner, lambda update, _, user: update)
         self._attackers, self._layers, self._t = attackers, layers, t
-        self._votes, self._knowledge = votes, knowledge
+        self._votes, self._known = votes, known
         self._honest: list[Tensors] = []
         self._waiting: list[tuple[Tensors, PerLayer | None, Held | None, UserId]] = []
 
@@ -252,23 +228,30 @@ class Attacked(Changing):
         waiting, self._waiting = self._waiting, []
         attack, votes = self._attackers.attack, self._votes
         for update, weights, held, user in waiting:
-            aims: Mapping[str, Tensor] = {}
-            if self._knowledge is not None:
-                window = 1 if votes is None else votes.window
-                aims = self._knowledge.learn(user, update, attack.strength, window)
-            sent = dict(update)
+            sent, aims = dict(update), self._guessed(user, update)
             for index, layer in enumerate(self._layers):
                 own = {n: update[n] for n in layer.parameters if n in update}
                 if not own or not self._attacks(index):
                     continue
                 if attack.kind in KNOWING:
                     aims = self._wanted(index, own)
-                elif self._knowledge is None:
+                elif not self._known:
                     sent |= attack.sent(own, self._t, int(user))
                 for name in own.keys() & aims.keys():
                     aim = aims[name]
                     sent[name] = votes.sent_for(self._t, user, name, aim) if votes else aim
             super().add(sent, weights, held, user)
+
+    def _guessed(self, user: UserId, update: Tensors) -> dict[str, Tensor]:
+        """The mean of an attacker's own updates less z deviations, those of a momentum."""
+        for power, table in enumerate(self._known, 1):
+            table.keep(self._t, user, {name: value**power for name, value in update.items()})
+        found, terms = {}, 1 if self._votes is None else 2 * self._votes.window - 1
+        for name in self._known[0].names if self._known else ():
+            mean, square = (table.values(name)[table.rows_of([user])[0]] for table in self._known)
+            deviation = ((square - mean**2).clamp(min=0) / terms).sqrt()
+            found[name] = mean - self._attackers.attack.strength * deviation
+        return found
 
     def _attacks(self, index: int) -> bool:
         """Whether a layer (from 0) is attacked in this round."""
@@ -281,7 +264,11 @@ class Attacked(Changing):
     def _wanted(self, index: int, own: Tensors) -> dict[str, Tensor]:
         """What attackers want to be counted as in a layer; nothing if they cannot know."""
         if self._votes is None:
-            honest = [each for each in self._honest if own.keys() <= each.keys()]
+            honest = [
+                each
+                for each in self._honest
+                if all(n in each and each[n].shape == g.shape for n, g in own.items())
+            ]
             values = [torch.stack([each[name] for each in honest]) for name in own if honest]
         else:
             users = self._votes.voters(self._t, index)

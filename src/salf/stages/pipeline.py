@@ -13,7 +13,7 @@ with one state for checkpoints.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,9 +25,10 @@ from salf.core.arrivals import Bools, Floats
 from salf.core.compression import Compression, unpacked
 from salf.core.layers import Layers
 from salf.core.rules import LocalRule, Tensors
-from salf.methods import Method, RoundPlan
+from salf.core.server import SGD, Optimiser
+from salf.methods import Method, Recalled, RoundPlan
 from salf.methods.asks import Watch
-from salf.stages.attacks import KNOWING, Attacked, Attackers, Knowledge
+from salf.stages.attacks import Attacked, Attackers
 from salf.stages.compressed import Residuals
 from salf.stages.participation import Participation, Users
 from salf.stages.recall import Recall, Remembering, StandIns
@@ -58,6 +59,16 @@ class Stages:
     attackers: Attackers | None = None  # simulated ones
     count_reach: bool = False
 
+    def ready(self, optimiser: Optimiser | None) -> tuple["Stages", Optimiser | None]:
+        """With users' momenta in place of the server's: with both, training diverges sooner.
+
+        How far a gradient moves the model in the long run stays the same: 1 / (1 - momentum).
+        """
+        if self.robust is None or not isinstance(optimiser, SGD):
+            return self, optimiser
+        robust = replace(self.robust, gain=1 / (1 - optimiser.momentum))
+        return replace(self, robust=robust), None
+
 
 class Pipeline:
     """The stages of one run, and what they keep of its users."""
@@ -74,13 +85,12 @@ class Pipeline:
         self.method, self.stages, self._simulated = method, stages, seed is not None
         self._layers, self._weights = layers, weights
         asks, rule, compression = method.asks, method.memory(), stages.compression
-        robust = stages.robust
         _check(stages, method)
         counts = asks.cutoff is not None or (asks.chance and stages.count_reach)
         self.participation = Participation(len(layers), asks.cutoff) if counts else None
         self.recall = None if rule is None else Recall(layers, weights, rule)
-        if robust is not None:  # the votes are the memory of the method, if it has one, as well
-            self.recall = robust.memory(method, layers, weights)
+        self.kept: dict[str, Kept] = {}  # of the users, by name
+        self.forget()
         keeps = method.defines("server_state", "user_state", "step")
         self.states = States(method, layers, weights) if keeps else None
         if not asks.simulated_only:
@@ -90,13 +100,14 @@ class Pipeline:
         self.residuals: Residuals | None = None
         if compression is not None and seed is not None:
             self.residuals = Residuals(compression, layers, seed)
-        attack = stages.attackers and stages.attackers.attack  # simulated ones know themselves
-        self.knowledge = (
-            Knowledge(layers, weights) if attack and attack.kind == "alie-own" else None
-        )
-        # What is kept of the users, by name.
-        kept = ("participation", "recall", "residuals", "states", "knowledge")
-        self.kept: dict[str, Kept] = {name: k for name in kept if (k := getattr(self, name))}
+        attack = stages.attackers.attack.kind if stages.attackers else ""
+        self.known = [  # by attackers of their own updates
+            Recall(layers, weights, Recalled(0.0, None, 1000), 10)
+            for _ in range(2 * (attack == "alie-own"))
+        ]
+        kept = ("participation", "recall", "residuals", "states")
+        self.kept |= {name: k for name in kept if (k := getattr(self, name))}
+        self.kept |= {f"attackers {power}": table for power, table in enumerate(self.known)}
 
     def open(self, t: int, everybody: float, own: Mapping[UserId, float]) -> LayerwiseAggregate:
         """The aggregate of round t, to which users' updates are added.
@@ -121,13 +132,12 @@ class Pipeline:
             found = Changing(found, change) if change else found
         if (attackers := self.stages.attackers) is not None:
             votes = None if self.stages.robust is None else self.recall
-            found = Attacked(found, attackers, layers, t, votes, self.knowledge)
+            found = Attacked(found, attackers, layers, t, votes, self.known)
         return found
 
     def left(self, present: Collection[UserId]) -> list[Any]:
         """Users who are not present have no vote any more; the result is who had one."""
-        voting = self.recall is not None and self.stages.robust is not None
-        return self.recall.forget_others(present) if self.recall and voting else []
+        return self.recall.forget_others(present) if self.recall and self.stages.robust else []
 
     def local_rule(self, steps: int) -> LocalRule | None:
         """The method's rule for a round, which must not keep anything in itself."""
@@ -148,9 +158,10 @@ class Pipeline:
             self.participation.learn([*weights], part)
 
     def forget(self) -> None:
-        """Forget users' votes, their raw updates: a live run that is over does not keep them."""
-        if self.stages.robust is not None:
-            self.votes = self.kept["votes"] = Votes(self.stages.robust)
+        """Begin without users' votes: a live run that is over does not keep them."""
+        if (robust := self.stages.robust) is not None:  # the memory of the method, too, if any
+            self.recall = robust.memory(self.method, self._layers, self._weights)
+            self.kept["recall"] = self.recall
 
     def chance(self, users: Users) -> Floats | None:
         """The reach of these users, [L, users]; None if it is not counted here."""
@@ -178,11 +189,6 @@ def _check(stages: Stages, method: Method) -> None:
         )
     if stages.robust is not None:
         stages.robust.check(method)
-    if method.asks.narrows and stages.attackers and stages.attackers.attack.kind in KNOWING:
-        raise SalfError(
-            f"users of {method.name} train parts of the network, which attackers cannot compare: "
-            "use attack='flip', random or constant."
-        )
     compression = stages.compression
     if compression is not None and compression.remembers and method.asks.narrows:
         raise SalfError(

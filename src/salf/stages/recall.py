@@ -14,20 +14,13 @@ who arrived, and what is left of it for who did not,
 A robust rule remembers means of users' last updates in the same table (stages/robust.py).
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from salf.core.aggregate import (
-    Changing,
-    LayerwiseAggregate,
-    PerLayer,
-    Step,
-    UserId,
-    is_counter,
-)
+from salf.core.aggregate import Changing, LayerwiseAggregate, PerLayer, Step, UserId
 from salf.core.arrivals import Floats, Ints
 from salf.core.layers import Layers
 from salf.core.rules import Tensors
@@ -58,12 +51,8 @@ class Recall:
         lately: float = np.inf,
     ) -> None:
         self.layers, self.rule, self.window, self.lately = layers, rule, window, lately
-        self.like = {
-            name: like[name].detach()
-            for name in layers.index_of
-            if name in like
-            and (like[name].requires_grad or (window > 1 and not is_counter(like[name])))
-        }
+        known = {name: like[name].detach() for name in layers.index_of if name in like}
+        self.like = {n: v for n, v in known.items() if window > 1 or like[n].requires_grad}
         self.names = [name for name in self.like if like[name].requires_grad]
         about = {"last": torch.zeros(len(layers), dtype=torch.int64)}  # the round; 0: none
         about["count"] = torch.zeros(len(layers), dtype=torch.int64)  # updates in the momentum
@@ -71,6 +60,7 @@ class Recall:
         values = {f"value {name}": value for name, value in self.like.items()}
         self._table = UserTable({**values, **about}, rule.users)
         self.state, self.load_state = self._table.state, self._table.load_state
+        self.rows_of = self._table.rows
 
     @property
     def remembered(self) -> list[UserId]:
@@ -145,15 +135,10 @@ class Recall:
         here = [user for user, row in self._table.row.items() if self._is_new(t, row, layer)]
         return sorted(here, key=lambda user: (len(str(user)), user))
 
-    def rows_of(self, users: Iterable[UserId]) -> Ints:
-        """Their rows in the table."""
-        return self._table.rows(users)
-
     def forget_others(self, present: Collection[UserId]) -> list[UserId]:
         """Whoever is not present has no vote any more; the result is who had one."""
-        gone = [
-            u for u, row in self._table.row.items() if u not in present and self._last[row].any()
-        ]
+        rows = self._table.row.items()
+        gone = [user for user, row in rows if user not in present and self._last[row].any()]
         self._last[self.rows_of(gone)] = 0
         return gone
 

@@ -12,7 +12,7 @@ move: nobody can tell who is honest. Buffers are combined in the same way, count
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -23,7 +23,6 @@ from salf.core.aggregate import LayerwiseAggregate, PerLayer, Step, UserId, is_c
 from salf.core.arrivals import Floats, Ints
 from salf.core.layers import Layers
 from salf.core.rules import Tensors
-from salf.core.server import SGD, Optimiser
 from salf.methods import Method, Recalled
 from salf.stages.recall import Recall, StandIns
 
@@ -54,25 +53,13 @@ class Robust:
 
     def check(self, method: Method) -> None:
         """Refuse a method whose users or server the rule does not protect."""
+        why = ""
         if method.defines("heard"):
-            raise SalfError(
-                f"the server of {method.name} keeps a sum over all users, which a robust rule does "
-                "not protect: set robust='none'."
-            )
-        if method.asks.narrows:
-            raise SalfError(
-                f"users of {method.name} train parts of the network, which a robust rule cannot "
-                "compare: set robust='none'."
-            )
-
-    def instead_of(self, optimiser: Optimiser | None) -> tuple["Robust", Optimiser | None]:
-        """The rule with the users' momenta in place of the server's, with which it diverges sooner.
-
-        What a gradient moves the model by in the long run stays the same: 1 / (1 - momentum).
-        """
-        if not isinstance(optimiser, SGD):
-            return self, optimiser
-        return replace(self, gain=1 / (1 - optimiser.momentum)), None
+            why = f"the server of {method.name} keeps a sum over all users, which it cannot protect"
+        elif method.asks.narrows:
+            why = f"users of {method.name} train parts of the network, which it cannot compare"
+        if why:
+            raise SalfError(f"robust={self.rule!r} does not work: {why}; set robust='none'.")
 
     def __str__(self) -> str:
         return f"{self.rule}, tolerating {self.attackers}; the server keeps a vote of every user"
@@ -84,6 +71,7 @@ class Robust:
 
     def memory(self, method: Method, layers: Layers, like: Mapping[str, Tensor]) -> Recall:
         """What the rule remembers of users, which is the method's memory as well."""
+        like = {name: value for name, value in like.items() if not is_counter(value)}
         rule = method.memory() or Recalled(0.0, None, USERS)
         return Recall(layers, like, rule, WINDOW, LATELY)
 
