@@ -227,18 +227,6 @@ def test_a_state_of_another_model_is_refused_in_a_sentence(tmp_path, damage):
     assert_same(live, before)
 
 
-def test_a_first_update_that_is_too_large_is_refused_when_the_round_closes():
-    """Nothing is known of norms yet; those of the others of the round tell."""
-    live, before = server(), snapshot(server())
-    good = [update(seed=seed) for seed in (1, 2, 3)]
-    large = update(seed=7)
-    large = replace(large, tensors={n: 100 * t for n, t in large.tensors.items()})
-    row = a_round(live, "abcd", large, *good)
-    assert_same(live, stepped(before, good))
-    assert [user for user, _ in row.rejected] == ["a"]
-    assert row.depths == {"a": 4, "b": 1, "c": 1, "d": 1}
-
-
 @pytest.mark.parametrize("rule", ["mixed", "median"])
 def test_a_robust_server_moves_a_layer_when_enough_users_sent_it_also_after_a_restart(
     rule, tmp_path

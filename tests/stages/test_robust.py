@@ -23,8 +23,8 @@ from salf.runs.presets import PRESETS
 from salf.runs.run import Stopped, run
 from salf.stages.attacks import Attack, Attacked, Attackers
 from salf.stages.pipeline import Stages
-from salf.stages.recall import Recall
-from salf.stages.robust import JUDGES, LATELY, WINDOW, Robust, Voting, mixed, products
+from salf.stages.recall import LATELY, Recall
+from salf.stages.robust import JUDGES, WINDOW, Robust, Voting, mixed, products
 from salf.worlds.depth import PerUser
 
 LAYERS = Layers([Layer("a", ("a.w",), ("a.mean", "a.count")), Layer("b", ("b.w",))])
@@ -183,9 +183,9 @@ def test_the_cost_grows_linearly_with_the_users():
     def flops(users):
         vectors = torch.randn(users, 50, generator=torch.Generator().manual_seed(0))
         with FlopCounterMode(display=False) as counter:
-            inner, squares = products([vectors], users)
+            who, inner, squares = products([vectors], users)
         assert inner.shape == (JUDGES, users)
-        assert 0 < mixed(inner, squares, np.ones(users), 3).min() < 1
+        assert 0 < mixed(who, inner, squares, np.ones(users), 3).min() < 1
         return counter.get_total_flops()
 
     assert flops(1000) == 2 * flops(500) == 4 * flops(250)
@@ -193,7 +193,7 @@ def test_the_cost_grows_linearly_with_the_users():
 
 def test_vectors_in_parts_are_compared_as_wholes():
     vectors = torch.randn(6, 9, dtype=torch.float64)
-    inner, squares = products([vectors[:, :4], vectors[:, 4:]], 6)
+    _, inner, squares = products([vectors[:, :4], vectors[:, 4:]], 6)
     np.testing.assert_allclose(inner, vectors @ vectors.T)
     np.testing.assert_allclose(squares, inner.diagonal())
 
@@ -388,7 +388,7 @@ def test_attacks_of_a_given_norm_by_hand():
     assert not torch.equal(sent("random")["a.w"], sent("random", user=6)["a.w"])
 
 
-SMALL = PRESETS["digits-mlp"].changed(users=8, stragglers=0.5, rounds=100, lr=0.1, threads=1)
+SMALL = PRESETS["digits-mlp"].changed(users=8, stragglers=0.5, rounds=150, lr=0.1, threads=1)
 
 
 def accuracy(**settings):

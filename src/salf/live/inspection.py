@@ -12,11 +12,7 @@ from salf.live.update import Rejected, Update
 
 
 class Inspection:
-    """Checks updates against the model they are for.
-
-    With `max_norm`, no layer's gradient may have a larger norm. Without, any finite one passes: a
-    robust rule scales it down, and has no other defence against its size (docs/robust.md).
-    """
+    """Checks updates against the model; no layer's gradient may have a norm above `max_norm`."""
 
     def __init__(
         self,

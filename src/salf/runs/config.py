@@ -62,8 +62,7 @@ class Config(Settings):
         "",
         "What bad users do, to test --robust: alie | alie-own (knows its own updates only) | ipm "
         "| min-max | min-sum | mimic | label-flip | backdoor | flip | random | constant | "
-        "large-first. A number is its strength, as in alie:1.5 or flip:2; @first, @last or @rare "
-        "(layers that few users sent) attacks some layers only, as in alie@last.",
+        "large-first; with a strength, as in flip:2, and @first, @last or @rare layers only.",
     )
     attackers: int = setting(
         Unset(1), "Number of users that attack, with --attack; these are the last users."

@@ -48,9 +48,8 @@ def ends_run(on_round: OnRound | None, row: Row, model: nn.Module) -> bool:
 class Evaluation:
     """When the model of a run is evaluated: every so many rounds, or seconds of a simulated clock.
 
-    It is measured on what the problem holds out, at the end also on the data of the `slowest` tenth
-    of the users, and on `backdoor`, labelled as attackers want. `by` computes the outputs: the
-    problem itself, or an engine, which is faster.
+    It is measured on what the problem holds out, at the end also on the data of the `slowest` users
+    and on what attackers want (`backdoor`). `by`, a problem or a faster engine, computes outputs.
     """
 
     problem: Problem

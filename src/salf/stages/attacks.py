@@ -1,9 +1,8 @@
 """Users that attack, in the simulator: what they compute on, and what they send.
 
 Attackers know all honest updates of a round before they send theirs, and the defence: where the
-server compares users' momenta, they send what makes their own momentum the one they want. They send
-all layers in every round, since nothing keeps them from making them up; buffers as they are. The
-attacks are described in docs/robust.md.
+server compares users' momenta, they send what makes their own the one they want. They send all
+layers in every round, and buffers as they are. docs/robust.md describes the attacks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -81,8 +80,10 @@ class Attack:
             "random": lambda g: torch.randn(g.shape, generator=generator).to(g),
         }[self.kind]
         found = {name: made(g) for name, g in own.items()}
-        factor = self.strength * _norm(own) / (_norm(found) or 1.0)
-        return {name: factor * direction for name, direction in found.items()}
+        norm, made_norm = (
+            torch.cat([g.flatten() for g in x.values()]).norm() for x in (own, found)
+        )
+        return {name: self.strength * norm / made_norm * g for name, g in found.items()}
 
     def wanted(self, honest: Tensor) -> Tensor:
         """What an attacker wants to be counted as, by the honest vectors of a layer, in rows."""
@@ -245,7 +246,8 @@ class Attacked(Changing):
     def _guessed(self, user: UserId, update: Tensors) -> dict[str, Tensor]:
         """The mean of an attacker's own updates less z deviations, those of a momentum."""
         for power, table in enumerate(self._known, 1):
-            table.keep(self._t, user, {name: value**power for name, value in update.items()})
+            own = {name: update[name] ** power for name in table.names if name in update}
+            table.keep(self._t, user, own)
         found, terms = {}, 1 if self._votes is None else 2 * self._votes.window - 1
         for name in self._known[0].names if self._known else ():
             mean, square = (table.values(name)[table.rows_of([user])[0]] for table in self._known)
@@ -279,7 +281,3 @@ class Attacked(Changing):
         flat = self._attackers.attack.wanted(torch.cat([each.flatten(1) for each in values], 1))
         parts = flat.split_with_sizes([each[0].numel() for each in values])
         return {n: p.view_as(g) for (n, g), p in zip(own.items(), parts, strict=True)}
-
-
-def _norm(values: Mapping[str, Tensor]) -> float:
-    return float(sum(float(value.norm()) ** 2 for value in values.values()) ** 0.5)

@@ -28,6 +28,7 @@ from salf.methods import Recalled
 from salf.stages.table import UserTable
 
 TINY = np.finfo(float).tiny
+LATELY = 50  # rounds after which momentum is too old
 
 
 class Recall:
@@ -39,18 +40,14 @@ class Recall:
 
     With a `window`, the users' momentum is remembered in place of the last gradient: the mean
     of as many updates while there are no more, then y <- (1 - 1/window) y + g/window. Of buffers,
-    it is the last value that the user had. What is older than `lately` rounds is forgotten.
+    it is the last value that the user had. After `LATELY` rounds without another one, all is gone.
     """
 
     def __init__(
-        self,
-        layers: Layers,
-        like: Mapping[str, Tensor],
-        rule: Recalled,
-        window: int = 1,
-        lately: float = np.inf,
+        self, layers: Layers, like: Mapping[str, Tensor], rule: Recalled, window: int = 1
     ) -> None:
-        self.layers, self.rule, self.window, self.lately = layers, rule, window, lately
+        self.layers, self.rule, self.window = layers, rule, window
+        self.lately = LATELY if window > 1 else np.inf
         known = {name: like[name].detach() for name in layers.index_of if name in like}
         self.like = {n: v for n, v in known.items() if window > 1 or like[n].requires_grad}
         self.names = [name for name in self.like if like[name].requires_grad]

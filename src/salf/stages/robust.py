@@ -1,14 +1,11 @@
 """Robust aggregation: a step that a few bad users cannot control, also if they hide.
 
-The step of layer l is normally sum_u c[l, u] g_u: the method says how far the layer moves, and its
-users where to. With a rule, the method still says how far, by sum_u c[l, u], and the rule where to.
-It hears the momenta of all users that lately sent the layer, also of those who are absent now
-(`Recall`): the mean of a user's updates varies less than one of them, so that an attacker has less
-room to hide in, and however few arrive, many are compared.
-
-`mixed` is nearest-neighbour mixing (Allouah et al. 2023), then the mean: every momentum is replaced
-by the mean of the n - f nearest to it. A layer that fewer than 2f + 1 users sent lately does not
-move: nobody can tell who is honest. Buffers are combined in the same way, counters as always.
+The method says how far a layer moves, by sum_u c[l, u], and the rule where to, from the momenta of
+all users that lately sent it, also of those absent now (`Recall`). These vary less than updates, so
+that attackers have less room to hide, and however few arrive, many are compared. `mixed` is
+nearest-neighbour mixing (Allouah et al. 2023): every momentum becomes the mean of the n - f nearest
+to it, and the step is the mean of these. A layer that fewer than 2f + 1 users sent lately stays:
+nobody can tell who is honest. Buffers are combined alike.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,8 +24,7 @@ from salf.methods import Method, Recalled
 from salf.stages.recall import Recall, StandIns
 
 RULES = ("none", "mixed", "median")
-WINDOW = 5  # updates in a momentum, which makes its factor 0.8
-LATELY = 50  # rounds after which the last update of a layer is no vote on it any more
+WINDOW = 7  # updates in a momentum, which makes its factor 6/7
 USERS = 1000  # that are remembered at most
 JUDGES = 64  # users who choose their nearest: more would make the cost quadratic in users
 CELLS = 2**18  # values that are worked on at a time: more would leave the caches
@@ -73,7 +69,7 @@ class Robust:
         """What the rule remembers of users, which is the method's memory as well."""
         like = {name: value for name, value in like.items() if not is_counter(value)}
         rule = method.memory() or Recalled(0.0, None, USERS)
-        return Recall(layers, like, rule, WINDOW, LATELY)
+        return Recall(layers, like, rule, WINDOW)
 
     def combined(self, rows: Mapping[str, Tensor], weights: Floats) -> dict[str, Tensor]:
         """What the rule makes of vectors with a row per user: a mean, parameter by parameter.
@@ -90,41 +86,35 @@ class Robust:
         return {name: value.view(rows[name].shape[1:]) for name, value in found.items()}
 
 
-def judges_of(users: int) -> Ints:
-    """All of so many users, or `JUDGES` of them at equal distances."""
-    return np.linspace(0, users - 1, min(users, JUDGES)).round().astype(np.int64)
+def products(parts: Sequence[Tensor], users: int) -> tuple[Ints, Floats, Floats]:
+    """The judges, their vectors' inner products with everybody's, [judges, users], squared norms.
 
-
-def products(parts: Sequence[Tensor], users: int) -> tuple[Floats, Floats]:
-    """Inner products of the judges' vectors with everybody's, [judges, users], and squared norms.
-
-    A vector is given in parts.
+    The judges are all users, or `JUDGES` of them at equal distances. A vector is given in parts.
     """
-    judges = judges_of(users)
+    judges = np.linspace(0, users - 1, min(users, JUDGES)).round().astype(np.int64)
     inner, squares = np.zeros((len(judges), users)), np.zeros(users)
     for values in parts:
         for some in torch.split(values, max(1, CELLS // users), dim=1):
             exact = some.double()
             inner += (exact[judges] @ exact.T).cpu().numpy()
             squares += exact.square().sum(1).cpu().numpy()
-    return inner, squares
+    return judges, inner, squares
 
 
-def mixed(inner: Floats, squares: Floats, weights: Floats, attackers: int) -> Floats:
+def mixed(who: Ints, inner: Floats, squares: Floats, weights: Floats, f: int) -> Floats:
     """The share of every user in the mean of mixed vectors.
 
     A judge's mixed vector is the mean of the n - f nearest to its own, so the step is a sum over
     users, in which those count less whom many judges leave out. First, vectors are scaled down to
     the median norm.
     """
-    users, who = inner.shape[1], judges_of(inner.shape[1])
     norms = np.sqrt(squares)
     bound = np.median(norms)
     scale = np.where(norms > bound, bound / np.where(norms > 0, norms, 1.0), 1.0)
     squares = squares * scale**2
     distances = squares[who, None] + squares - 2 * inner * scale[who, None] * scale
     near = np.tile(weights, (len(who), 1))
-    furthest = np.argsort(distances, axis=1, kind="stable")[:, users - attackers :]
+    furthest = np.argsort(distances, axis=1, kind="stable")[:, len(weights) - f :]
     np.put_along_axis(near, furthest, 0.0, axis=1)
     near /= near.sum(axis=1, keepdims=True)
     return np.asarray(weights[who] @ near / weights[who].sum() * scale)
