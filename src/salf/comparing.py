@@ -166,7 +166,7 @@ class Sweep:
         ratios = axes.pop("stragglers", [base.stragglers])
         batches = axes.pop("batches", [base.batches])
         more = list(product(*([(name, value) for value in axes[name]] for name in axes)))
-        common, learn = {**base.table(), **fixed}, False
+        common = {**base.table(), **fixed}
         if isinstance(common["depth"], str) and len(ratios) > 1 and not has_ratio(common["depth"]):
             raise SalfError(
                 "ratios of stragglers belong to depth='mixture' and have no effect with depth "
@@ -182,7 +182,7 @@ class Sweep:
                 for split, averaged, sized, others, ratio in product(*of_each):
                     case = Case(name, averaged, split, ratio, sized, others)
                     method = case.made(each, chosen)
-                    learn, timed = learn or method.asks.reach, fleet and method.asks.deadline
+                    timed = fleet and method.asks.deadline
                     if timed and (common | dict(others))["deadline"] is None:
                         raise missing()
                     named = each.partition("+")[0] if isinstance(each, str) else method
@@ -192,8 +192,6 @@ class Sweep:
         seeds = range(seeds) if isinstance(seeds, int) else seeds
         if not (found and seeds):
             raise SalfError("there is nothing to compare: pass at least one method and one seed.")
-        if common["reach"] == "learned" and not learn:
-            raise SalfError("none of these methods uses p_l: leave out reach=.")
         sweep = cls(base, found, seeds, target, own)
         if not sweep.by_name:
             return sweep

@@ -47,10 +47,6 @@ def test_compare_answers_by_the_clock_and_leaves_its_columns(tmp_path, no_proces
         (["compare", "digits-mlp", "--target", "0.9"], "a target needs the simulated clock"),
         (["compare", "digits-mlp", "--batches", "equal-time"], "equal-time needs a fleet"),
         ([*RUN, "--method", "asyncfl", "--option", "buffer=2"], "leave out --deadline"),
-        (
-            ["compare", *FLEET, "--methods", "fedavg,drop", "--reach", "learned"],
-            "none of these methods uses p_l",
-        ),
         ([*RUN, "--seconds", "0.0001"], "no round ends within 0.0001 simulated seconds"),
     ],
 )

@@ -126,7 +126,6 @@ def test_if_all_diverge_it_says_which_and_why(tiny, no_processes):
             {"method": "salf", "stragglers": [0.3, 0.9], "depth": "uniform"},
             "ratios of stragglers belong to depth='mixture'",
         ),
-        ({"method": ["drop"], "reach": "learned", "fleet": "phones", "deadline": 1}, "uses p_l"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(tiny, no_processes, wanted, said):

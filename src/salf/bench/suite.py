@@ -98,11 +98,8 @@ class BenchCell:
             method(entrant.method, **average, **entrant.options).asks,
             "fleet" in settings,
         )
-        if not clocked or not asks.reach:
-            settings.pop("reach", None)
-        if asks.chance and (not clocked or "availability" in settings):
-            # What is learned is a law of times: users that come and go are counted instead.
-            settings["reach"] = "counted"
+        if not asks.chance:  # which is all that reads it
+            del settings["reach"]
         if clocked:
             speed = f"{self.work / scenario.batch_seconds:.6g}"
             settings["fleet"] = settings["fleet"].format(speed=speed)

@@ -30,7 +30,8 @@ def list_() -> None:
     answer(
         [{"name": name, "about": about} for name, about in found.items()],
         *(f"{name:{width}}  {about}" for name, about in found.items()),
-        "Or a file with a line per device (FILE.csv), or your own (package.module:Name).",
+        "Or a file with a line per device (FILE.csv), FedScale's files (fedscale:FOLDER), or your "
+        "own (package.module:Name).",
     )
 
 

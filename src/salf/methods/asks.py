@@ -67,11 +67,6 @@ class Asks:
         return "chance" in self.read
 
     @property
-    def reach(self) -> bool:
-        """Whether weights depend on p_l or on these probabilities."""
-        return bool(self.read & {"chance", "unreached"})
-
-    @property
     def about_users(self) -> bool:
         """Whether weights depend on what is known of users from earlier rounds."""
         return self.chance or self.cutoff is not None

@@ -45,8 +45,6 @@ class Case:
         if not fleet:  # whose devices say who is slow
             # A method that waits for everybody gives one result whatever the ratio is.
             found["stragglers"] = 0.0 if method.asks.waits else self.stragglers
-        if not method.asks.reach:
-            found["reach"] = "known"
         return found
 
     def label(self, seed: int, fleet: str) -> str:

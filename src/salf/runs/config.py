@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from salf.common.errors import SalfError
-from salf.methods import Method
 from salf.runs.settings import Settings, Unset, setting
 from salf.worlds import base as worlds
 from salf.worlds.fleet import availability
@@ -38,7 +37,7 @@ class Config(Settings):
         "",
         "The users' devices, for a simulated clock instead of --depth: phones | pis | "
         "microcontrollers | slow-classes | phones:speed=2,links=none | FILE.csv | "
-        "package.module:Name",
+        "fedscale:FOLDER | package.module:Name",
     )
     availability: str = setting(
         "always",
@@ -47,11 +46,10 @@ class Config(Settings):
         "user is available with a probability that depends on its labels, MEAN on average) | "
         "FILE.csv",
     )
-    reach: Literal["known", "learned", "counted"] = setting(
+    reach: Literal["known", "counted"] = setting(
         "known",
-        "How p_l and each user's reach are computed: known (from the distribution of the fleet or "
-        "of --depth) | learned (with a fleet, from each user's depths so far) | counted (the share "
-        "of rounds in which each user reached the layer, for methods that weigh by it)",
+        "How likely each user is to reach a layer, for methods that weigh by it: known (from the "
+        "distribution of the fleet or of --depth) | counted (the share of rounds in which it did)",
     )
     pair: Literal["", "random", "labels", "size"] = setting(
         "",
@@ -107,7 +105,6 @@ class Config(Settings):
             "availability": self.availability != "always",
             "deadline": self.deadline,
             "batches equal-time": self.batches == "equal-time",
-            "reach learned": self.reach == "learned",
         }
         if not self.fleet and (name := next((n for n, value in clocked.items() if value), "")):
             raise SalfError(f"{name} needs a fleet, such as fleet='phones'.")
@@ -117,7 +114,6 @@ class Config(Settings):
             if not self.availability.endswith(".csv"):
                 availability.parse(self.availability)
         worlds.check(self.depth)
-        self.check_reach(self.make_method())
         if not self.attack and type(self.attackers) is not Unset:
             raise SalfError("attackers needs an attack, such as attack='flip'.")
         self.make_attackers()  # which checks them
@@ -125,13 +121,6 @@ class Config(Settings):
             from salf import engines
 
             engines.find(self.engine)
-
-    def check_reach(self, method: Method) -> None:
-        """Refuse to learn what the method does not use."""
-        if self.reach == "learned" and not method.asks.reach:
-            raise SalfError(
-                f"{method.name} with average {self.average} does not use p_l: leave out reach=."
-            )
 
     def make_attackers(self) -> "Attackers | None":
         """The users that attack, if there are any."""

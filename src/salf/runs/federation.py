@@ -43,7 +43,6 @@ from salf.worlds.depth import DepthDistribution
 from salf.worlds.fleet.availability import ByLabels
 from salf.worlds.fleet.cost import Cost, equal_time
 from salf.worlds.fleet.devices import Fleet
-from salf.worlds.fleet.learned import LearnedReach
 from salf.worlds.fleet.preview import Preview, preview
 from salf.worlds.fleet.timing import Timing
 from salf.worlds.fleet.world import OnFleet
@@ -301,14 +300,8 @@ def fleet_world(
     def timed(cost: Cost) -> Timing:
         return Timing(fleet, cost, batches.usual_sizes, batches.steps(local))
 
-    times, learned = timed(cost), None
-    if config.reach == "learned":
-        expected = times.expected_done(np.arange(times.users))
-        learned = LearnedReach(expected[:, : times.layers])
-    world = OnFleet(
-        times, deadline, lambda width: timed(cost_of(narrowed(problem.model, width))), learned
-    )
-    return world, sizes, fleet
+    narrow = lambda width: timed(cost_of(narrowed(problem.model, width)))  # noqa: E731
+    return OnFleet(timed(cost), deadline, narrow), sizes, fleet
 
 
 def _dealt(config: Config, fleet: Fleet | None, data: UsersData) -> Fleet:

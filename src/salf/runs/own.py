@@ -171,7 +171,6 @@ def federation(
         average = getattr(method, "average", "reached")
         if config.average not in ("reached", average):
             raise SalfError(f"the method given has average={average!r}; set it there.")
-        config.check_reach(method)
     return config, replace(given, world=objects.pop("depth", None), **objects)
 
 

@@ -42,6 +42,13 @@ def test_intervals_by_hand():
     assert own.elapsed(np.array([0]), 0.0, np.array([[1.0, 2.0, 4.0]])).tolist() == [[2, 5, np.inf]]
 
 
+def test_intervals_are_repeated_after_their_period():
+    own = Intervals({0: [(1, 2), (4, 6)], 1: [(0, 3)]}, {0: 10.0})
+    who, at = np.array([0, 0, 0, 1]), np.array([6.0, 11.5, 34.0, 3.0])
+    assert own.window(who, at)[0].tolist() == [11, 11.5, 34, np.inf]
+    assert own.window(who, at)[1].tolist() == [12, 12, 36, np.inf]
+
+
 def test_intervals_from_a_file(tmp_path):
     (tmp_path / "a.csv").write_text("device,start,end\n0,5,6\n0,1,2\n1,0,9\n")
     own = Intervals.csv(tmp_path / "a.csv")

@@ -180,9 +180,6 @@ def test_a_method_without_a_deadline_says_what_is_missing_before_data_are_looked
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"method": "drop", "reach": "learned"}, "drop with average reached does not use p_l"),
-        ({"method": salf.method("drop"), "reach": "learned"}, "does not use p_l"),
-        ({"average": "all", "reach": "learned"}, "salf with average all does not use p_l"),
         ({"method": salf.method("asyncfl", delay=2)}, "leave out delay"),
         ({"method": "asyncfl", "options": {"buffer": 2}}, "leave out deadline="),
         ({"method": salf.method("asyncfl", buffer=2)}, "leave out deadline="),
@@ -192,16 +189,6 @@ def test_settings_that_would_have_no_effect_are_refused(settings, said):
     given = {"fleet": "phones", "users": 4, "deadline": 1.0, "rounds": 1, **settings}
     with pytest.raises(SalfError, match=said):
         salf.train(small_net(), DATA, **given)
-
-
-def test_a_comparison_learns_reach_for_the_methods_that_use_it(tmp_path):
-    methods = ["fedavg", "drop", "salf", salf.method("asyncfl", buffer=2)]
-    given = {"fleet": "phones", "users": 4, "deadline": 1.0, "rounds": 1, "seeds": 1}
-    found = salf.compare(small_net(), DATA, DATA, methods=methods, reach="learned", **given)
-    learned = {case.method: runs[0].config.reach for case, runs in found.results.items()}
-    assert learned == {
-        "fedavg": "known", "drop": "known", "salf": "learned", "AsyncFL(buffer=2)": "known"
-    }  # fmt: skip
 
 
 def test_p_l_is_the_chance_that_nobody_reaches_a_layer():

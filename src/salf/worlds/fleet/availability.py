@@ -271,10 +271,15 @@ class Clients(OnAndOff):
 
 
 class Intervals(Availability):
-    """Known times: the intervals of each device."""
+    """Known times: the intervals of each device, repeated after its period if it has one."""
 
-    def __init__(self, intervals: Mapping[int, Sequence[tuple[float, float]]]) -> None:
+    def __init__(
+        self,
+        intervals: Mapping[int, Sequence[tuple[float, float]]],
+        periods: Mapping[int, float] | None = None,
+    ) -> None:
         self._own = {device: np.asarray(own, np.float64) for device, own in intervals.items()}
+        self._periods = dict(periods or {})
         for device, own in self._own.items():
             if not own.size or (np.diff(own) <= 0).any() or (np.diff(own.ravel()) < 0).any():
                 raise SalfError(
@@ -300,7 +305,10 @@ class Intervals(Availability):
     def window(self, devices: Ints, times: Floats) -> tuple[Floats, Floats]:
         opens, closes = np.full((2, len(devices)), np.inf)
         for place, (device, time) in enumerate(zip(devices.tolist(), times.tolist(), strict=True)):
-            own = self._own.get(device, np.empty((0, 2)))
+            own, period = self._own.get(device, np.empty((0, 2))), self._periods.get(device)
+            if period:
+                own = own + time // period * period
+                own = own + period * (own[-1, 1] <= time)
             later = own[np.searchsorted(own[:, 1], time, side="right") :]
             if len(later):
                 opens[place], closes[place] = later[0]

@@ -14,6 +14,7 @@ from salf.common.errors import SalfError, unknown
 from salf.common.registry import converted
 from salf.core.arrivals import Floats
 from salf.worlds.fleet.devices import DeviceClass, Fleet, drawn_normal
+from salf.worlds.fleet.fedscale import fedscale
 from salf.worlds.fleet.files import read
 from salf.worlds.fleet.jitter import ExponentialLayers, LogNormal
 
@@ -105,6 +106,7 @@ NAMED: Mapping[str, Callable[..., Fleet]] = {
     made.__name__.replace("_", "-"): made for made in (phones, pis, microcontrollers, slow_classes)
 }
 FIGURES = hashlib.sha256(repr([PHONE, PI, MICROCONTROLLER, LINKS]).encode()).hexdigest()[:16]
+FEDSCALE = "fedscale:"  # and the folder of its files
 ABOUT = {  # in a sentence each, for pages
     "phones": f"{PHONE.about}, fitted to training steps measured on a Xiaomi Mi 9 and checked on a "
     "Meizu 16T. Speeds vary like those of 952 phone models, links by default like those of 19 "
@@ -140,7 +142,10 @@ def _recipe(name: str) -> Callable[..., Any]:
     """What makes a fleet of so many users with a seed."""
     if name.endswith(".csv"):
         return lambda users, seed: read(Path(name), users)
-    known = {**NAMED, "FILE.csv": None}
+    if name.startswith(FEDSCALE):
+        folder = Path(name.removeprefix(FEDSCALE))
+        return lambda users, seed: fedscale(folder, users, seed, PHONE)
+    known = {**NAMED, f"{FEDSCALE}FOLDER": None, "FILE.csv": None}
     recipe: Callable[..., Any] = registry.find("fleet", name, known, GROUP)
     return recipe
 
@@ -166,7 +171,7 @@ def check(spec: str) -> None:
 def with_options(spec: str, more: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """The name and the options of a fleet as people write it, and more options of it.
 
-    phones | phones:speed=2,links=none | FILE.csv | package.module:Name
+    phones | phones:speed=2,links=none | FILE.csv | fedscale:FOLDER | package.module:Name
     """
     name, _, rest = spec.rpartition(":")
     if "=" not in rest:

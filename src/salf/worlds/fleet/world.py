@@ -17,23 +17,16 @@ from salf.core.draws import Draws, Purpose
 from salf.worlds.base import DUE, GIVEN, Arrived, Memory, World
 from salf.worlds.fleet.deadlines import Auto, Deadline, missing
 from salf.worlds.fleet.jitter import ROUNDING
-from salf.worlds.fleet.learned import LearnedReach
 from salf.worlds.fleet.timing import Round, Timing
 
 # What is remembered, [2, 1 + users]: first the clock and the deadline of the next round; then, of
-# every user at work on an update, the round it was given its model and when it will deliver. Where
-# reach is learned, what is known of each user follows below.
+# every user at work on an update, the round it was given its model and when it will deliver.
 CLOCK, TMAX = (0, 0), (1, 0)
-LEARNED = 2
 LEAST = 1e-12  # seconds that work takes at least
 
 
 class OnFleet(World):
-    """A fleet with a deadline: a round ends at T_max, or earlier if all users are done.
-
-    Reach, and so p_l, is what the fleet's law says, or with `learned` what the depths seen so far
-    do.
-    """
+    """A fleet with a deadline: a round ends at T_max, or earlier if all users are done."""
 
     counts_steps = True
     surely = False  # whether every layer is reached for sure, sooner or later, or nobody asks
@@ -43,14 +36,12 @@ class OnFleet(World):
         timing: Timing,
         deadline: Deadline | None,
         narrow: Callable[[float], Timing] | None = None,
-        learned: LearnedReach | None = None,
     ) -> None:
         self.timing, self.deadline, self._narrow = timing, deadline, narrow
-        self.users, self.layers, self.learned = timing.users, timing.layers, learned
+        self.users, self.layers = timing.users, timing.layers
 
     def start(self) -> Memory:
-        known = 0 if self.learned is None else self.learned.hypotheses
-        memory = np.zeros((LEARNED + known, 1 + self.users))
+        memory = np.zeros((2, 1 + self.users))
         if isinstance(self.deadline, Auto):
             memory[TMAX] = deadline_for(self.timing, self.deadline.reach)
         return memory
@@ -67,11 +58,7 @@ class OnFleet(World):
     def arrivals(self, t: int, draws: Draws, users: Ints, memory: Memory) -> Arrived:
         seconds = self.seconds(t, memory)
         times = self.timing.round(draws, users, self.clock(memory))
-        arrived, after = self._closed(memory, times, times.reached(seconds), seconds)
-        if self.learned is not None:
-            first = np.where(arrived.steps > 1, 1, arrived.depth)  # of the first local step
-            after[LEARNED:, 1:] = self.learned.learn(memory[LEARNED:, 1:], users, seconds, first)
-        return arrived, after
+        return self._closed(memory, times, times.reached(seconds), seconds)
 
     def _closed(
         self, memory: Memory, times: Round, reached: Ints, seconds: float, **more: Any
@@ -102,10 +89,7 @@ class OnFleet(World):
     def reach(self, t: int, users: Ints, memory: Memory) -> Floats:
         if self.surely:
             return np.ones((self.layers, len(users)))
-        seconds = self.seconds(t, memory)
-        if self.learned is not None:
-            return self.learned.reach(memory[LEARNED:, 1:], users, seconds)
-        return self.timing.reach(users, self.clock(memory), seconds)
+        return self.timing.reach(users, self.clock(memory), self.seconds(t, memory))
 
     def waiting(self) -> World:
         return Waiting(self.timing, None)
