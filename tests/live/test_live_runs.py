@@ -426,12 +426,12 @@ def test_what_a_live_federation_does_not_have_is_refused_in_a_sentence(tmp_path)
 def test_what_a_live_run_keeps_of_users_is_private_and_their_votes_go_at_its_end(tmp_path):
     before = os.umask(0o022)
     try:
-        config = SMALL.changed(robust="trimmed", users=6)
+        config = SMALL.changed(robust="mixed", users=6)
         votes = []
 
         def note(row, model):
             _, state = record.read_checkpoint(tmp_path / "checkpoint.safetensors")
-            votes.append(len(state["kept"]["votes"]))
+            votes.append(len(state["kept"]["recall"]))
 
         live(config.changed(rounds=2), tmp_path, on_round=note)
         assert min(votes) > 0  # the control: during the run, they are there
@@ -441,8 +441,8 @@ def test_what_a_live_run_keeps_of_users_is_private_and_their_votes_go_at_its_end
     assert modes[ROUNDS] == modes["checkpoint.safetensors"] == 0o600
     assert modes["config.toml"] == modes["model.safetensors"] == modes["summary.json"] == 0o644
     groups, state = record.read_checkpoint(tmp_path / "checkpoint.safetensors")
-    assert "votes" not in groups
-    assert not state["kept"]["votes"]
+    assert all(not len(rows) for rows in groups.get("recall", {}).values())
+    assert not state["kept"]["recall"]
     live(config.changed(rounds=4), tmp_path, resume=True)  # and it can be extended all the same
     assert [row.round for row in record.read(tmp_path / ROUNDS)] == [1, 2, 3, 4]
 

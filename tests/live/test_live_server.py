@@ -227,6 +227,15 @@ def test_a_state_of_another_model_is_refused_in_a_sentence(tmp_path, damage):
     assert_same(live, before)
 
 
+def test_a_stranger_has_no_vote():
+    live = server(robust="mixed")
+    live.open("abc")
+    for user in ("a", "stranger", "b", "c"):
+        live.take(user, encode(update(1, seed=1)))
+    assert "not asked" in dict(live.close().rejected)["stranger"]
+    assert live.pipeline.recall.remembered == ["a", "b", "c"]
+
+
 @pytest.mark.parametrize("rule", ["mixed", "median"])
 def test_a_robust_server_moves_a_layer_when_enough_users_sent_it_also_after_a_restart(
     rule, tmp_path

@@ -388,7 +388,7 @@ def test_attacks_of_a_given_norm_by_hand():
     assert not torch.equal(sent("random")["a.w"], sent("random", user=6)["a.w"])
 
 
-SMALL = PRESETS["digits-mlp"].changed(users=8, stragglers=0.5, rounds=150, lr=0.1, threads=1)
+SMALL = PRESETS["digits-mlp"].changed(users=8, stragglers=0.5, rounds=250, lr=0.1, threads=1)
 
 
 def accuracy(**settings):
