@@ -3,10 +3,11 @@
     OMP_NUM_THREADS=1 python benchmarks/growth.py [--only NAMES] [--quick]
                                                   [--out FILE.json] [--figure FILE]
 
-Each point is measured in a process of its own: the median seconds of a round, and the largest
-memory of the process less what it had before. A slope is that of the straight line through the
-larger half of a series, log over log: 1 where the work is linear, 0 where it does not depend on the
-size. `to` is the largest it should be; a slope above it is marked.
+Each point is measured in a process of its own: the median seconds of a round, of the processor if
+there is one thread, and the largest memory of the process less what it had before. A slope is that
+of the straight line through the larger half of a series, log over log: 1 where the work is linear,
+0 where it does not depend on the size. `to` is the largest it should be; a slope above it is
+marked.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
@@ -96,12 +97,12 @@ def live(model: nn.Module, users: int, rule: str) -> Round:
             due = [each for layer in list(server.layers)[depth - 1 :] for each in layer.parameters]
             tensors = {each: torch.randn(server.weights[each].shape) for each in due}
             sent.append(encode(Update(int(depth), tensors)))
-        begin = perf_counter()
+        begin = now()
         server.open(names)
         for name, data in zip(names, sent, strict=True):
             server.take(name, data)
         server.close()
-        times.append(perf_counter() - begin)
+        times.append(now() - begin)
         return times[-1]
 
     return one
@@ -158,6 +159,10 @@ SERIES = {
 }  # fmt: skip
 
 
+def now() -> float:
+    return process_time() if torch.get_num_threads() == 1 else perf_counter()
+
+
 def memory(field: str) -> int:
     """Bytes: VmRSS of this process now, or VmHWM, the most that it had."""
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -173,9 +178,9 @@ def measure(name: str, size: int, threads: int) -> tuple[float, float]:
         step = SERIES[name].of(size)
         times: list[float] = []
         for turn in range(MOST + 1):
-            begin = perf_counter()
+            begin = now()
             own = step()
-            took = own if isinstance(own, float) else perf_counter() - begin
+            took = own if isinstance(own, float) else now() - begin
             if turn:  # the first one warms up
                 times.append(took)
             if len(times) >= FEWEST and sum(times) > BUDGET:
@@ -204,20 +209,20 @@ def measured(names: Sequence[str], quick: bool) -> Iterator[tuple[str, list[dict
 
 
 def draw(result: dict[str, list[dict[str, float]]], path: Path) -> None:
-    """Time and memory of every series, log over log, as PNG and SVG."""
-    size, charts = Axis("size", log=True), []
-    lines = [
-        Line(SERIES[name].title, colour)
-        for name, colour in zip(result, ordered(len(result)), strict=True)
-    ]
-    for what, key, unit in (("seconds a round", "seconds", 1), ("memory, MiB", "bytes", 2**20)):
-        points = [
-            Point(SERIES[name].title, each["size"], each[key] / unit)
-            for name, found in result.items()
-            for each in found
-            if each[key] > 0
-        ]
-        charts.append(Lines(points, lines, size, Axis(what, log=True), height=300))
+    """Time and memory of every series, log over log, as PNG and SVG; live ones apart."""
+    charts, live = [], [name for name in result if name.startswith("live")]
+    for names in ([name for name in result if name not in live], live):
+        colours = zip(names, ordered(len(names)), strict=True)
+        lines = [Line(SERIES[name].title, colour) for name, colour in colours]
+        for what, key, unit in (("seconds a round", "seconds", 1), ("memory, MiB", "bytes", 2**20)):
+            points = [
+                Point(SERIES[name].title, each["size"], each[key] / unit)
+                for name in names
+                for each in result[name]
+                if each[key] > 0
+            ]
+            x, y = Axis("size", log=True), Axis(what, log=True)
+            charts += [Lines(points, lines, x, y, height=240)] if points else []
     write_all(pictures(Figure(charts), path.with_suffix("")))
 
 

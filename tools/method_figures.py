@@ -78,8 +78,8 @@ def drawn(method: str, found: dict[str, dict[str, Any]], four: bool) -> str:
         label = name if name != "fedavg" else "fedavg (waits)"
         lines.append(Line(label, OURS if name == method else BESIDE[name], bold=name == method))
         for seconds, mean, half in found[f"{name}, 4 steps" if four else name]["curve"]:
-            points.append(Point(label, seconds, mean, mean - half, mean + half))
-    x, y = Axis("simulated seconds"), Axis("accuracy on held-out data")
+            points.append(Point(label, seconds, mean, max(0.0, mean - half), min(1.0, mean + half)))
+    x, y = Axis("simulated seconds"), Axis("accuracy on held-out data", domain=(0, 1))
     return str(svg(Figure([Lines(points, lines, x, y, height=240)])))
 
 

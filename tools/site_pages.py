@@ -39,7 +39,7 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(text: str, page: Any, config: Any, files: Any) -> str:
     """Link what is another page of the site, and nothing that is not. MkDocs calls this."""
     if page.file.src_uri == "methods.md":
-        text = re.sub(r"^\| `([a-z2-]+)`", r"| [`\1`](methods/\1.md)", text, flags=re.MULTILINE)
+        text = text.replace("<!-- methods -->", all_methods())
     return _outside(text)
 
 
@@ -58,8 +58,7 @@ def of_method(name: str) -> str:
     file = Path(inspect.getfile(cls))
     label = cls.__name__ if name != "inverse" else "Inverse probability"
     label = {"SALFRecall": "SALF-Recall"}.get(label, label)
-    summary = (inspect.getmodule(cls).__doc__ or "").split(": ", 1)[1]  # type: ignore[union-attr]
-    parts = [f"# {label}", summary[0].upper() + summary[1:], "## Rule"]
+    parts = [f"# {label}", _sentence(cls), "## Rule"]
     parts += [f"    {about['rule']}", inspect.cleandoc(cls.__doc__ or "")]
     parts += ["The symbols are those of [concepts](../concepts.md).", "## When", about["when"]]
     parts += ["## Use it", f"    salf run digits-mlp --method {name} {_needed(name)}".rstrip()]
@@ -75,6 +74,14 @@ def of_method(name: str) -> str:
     parts += ["## Figure", *_figure(name, about), "## Source", about["source"]]
     parts += [f'??? example "The method: {file.name}"\n\n    ```python\n{code}\n    ```']
     return "\n\n".join(parts) + "\n"
+
+
+def all_methods() -> str:
+    """A table of the methods, with links to their pages."""
+    from salf.methods import METHODS
+
+    rows = [f"| [`{name}`](methods/{name}.md) | {_sentence(METHODS[name])} |" for name in _table()]
+    return "\n".join(["| method | |", "|---|---|", *rows])
 
 
 def settings() -> str:
@@ -147,6 +154,13 @@ def _figure(name: str, about: dict[str, Any]) -> list[str]:
             ["| method | learning rate | test accuracy at the end |", "|---|---:|---:|", *rows]
         ),
     ]
+
+
+def _sentence(cls: type) -> str:
+    """What the file of a method says first of it."""
+    text = (inspect.getmodule(cls).__doc__ or "").split("\n\n")[0].split(": ", 1)[1]
+    text = " ".join(text.split())
+    return text[0].upper() + text[1:]
 
 
 def _table() -> dict[str, dict[str, Any]]:

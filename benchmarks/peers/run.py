@@ -14,7 +14,7 @@ installed or fails is in the table, with the reason below. Prints Markdown and w
 JSON.
 
 MNIST is read from salf's cache or downloaded. The images are CIFAR-10 if the cache has it, or else
-made from a seed: patterns of ten classes that are shifted, scaled and noisy.
+made from a seed: patterns of ten classes that are shifted and noisy.
 """
 
 import argparse
@@ -37,7 +37,7 @@ import numpy as np
 
 from common import JOBS
 from salf.data import load
-from salf.data.loading import cache_folder, synthetic
+from salf.data.loading import DataSet, cache_folder
 
 HERE = Path(__file__).parent
 PLACE = HERE.parent / ".peers"  # environments and data
@@ -105,6 +105,30 @@ def last_line(text: str) -> str:
     return lines[-1] if lines else "it said nothing"
 
 
+def arrays_of(data: DataSet) -> dict[str, np.ndarray[Any, Any]]:
+    return {
+        "images": data.train.inputs.numpy(), "labels": data.train.labels.numpy(),
+        "test_images": data.test.inputs.numpy(), "test_labels": data.test.labels.numpy(),
+    }  # fmt: skip
+
+
+def pictures() -> dict[str, np.ndarray[Any, Any]]:
+    """As many images as CIFAR-10 has, of as many values: noisy patterns of ten classes."""
+    rng = np.random.default_rng(0)
+    patterns = rng.standard_normal((10, 3, 8, 8), dtype=np.float32).repeat(4, 2).repeat(4, 3)
+    found: dict[str, np.ndarray[Any, Any]] = {}
+    for prefix, count in (("", 50_000), ("test_", 10_000)):
+        labels = rng.permutation(np.arange(count) % 10)
+        found[f"{prefix}labels"] = labels
+        images = np.empty((count, 3, 32, 32), np.uint8)
+        for some in np.split(np.arange(count), 10):
+            noise = rng.standard_normal((len(some), 3, 32, 32), dtype=np.float32)
+            shifted = np.roll(patterns, rng.integers(-4, 5), axis=3)[labels[some]]
+            images[some] = np.clip(128 + 40 * (shifted + 1.4 * noise), 0, 255)
+        found[f"{prefix}images"] = images
+    return found
+
+
 def data_of(job: str) -> tuple[Path, str]:
     """The file with a job's data, made once, and where they are from."""
     if job != "images":
@@ -115,16 +139,12 @@ def data_of(job: str) -> tuple[Path, str]:
     file = PLACE / "data" / f"{job}-{name.replace(' ', '-')}.npz"
     if not file.exists():
         made = name == "made from seed 0"
-        data = synthetic(0, 50_000, 10_000, (3, 32, 32)) if made else load(name)
-        count = len(data.train) // users
-        order = np.random.default_rng(0).permutation(len(data.train))[: users * count]
+        arrays = pictures() if made else arrays_of(load(name))
+        total = len(arrays["labels"])
+        count = total // users
+        order = np.random.default_rng(0).permutation(total)[: users * count]
         file.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(
-            file,
-            images=data.train.inputs.numpy(), labels=data.train.labels.numpy(),
-            test_images=data.test.inputs.numpy(), test_labels=data.test.labels.numpy(),
-            parts=order.reshape(users, count),
-        )  # fmt: skip
+        np.savez(file, parts=order.reshape(users, count), **arrays)
     return file, name
 
 

@@ -77,14 +77,15 @@ def own(nodes):
 
 
 class Net(torch.nn.Module):
-    """A model of one's own, whose users are computed one at a time in local steps."""
+    """A model of one's own, whose users are computed one at a time because of its norm."""
 
     def __init__(self):
         super().__init__()
         self.filters, self.head = torch.nn.Conv2d(1, 4, 3), torch.nn.Linear(4 * 36, 10)
+        self.norm = torch.nn.BatchNorm2d(4)
 
     def forward(self, x):
-        return self.head(torch.relu(self.filters(x)).flatten(1))
+        return self.head(torch.relu(self.norm(self.filters(x))).flatten(1))
 
 
 def rounds(nodes):
@@ -96,8 +97,8 @@ def rounds(nodes):
     made, sat = [], []
 
     class Watched:
-        def crew(self, engine, rows_of):
-            made.append(nodes.crew(engine, rows_of))
+        def crew(self, engine):
+            made.append(nodes.crew(engine))
             return made[0]
 
     def kill(row, model):

@@ -9,7 +9,8 @@ from nets import small_mlp, small_normed
 from reference import assert_close, copy_of, data, plan_of, rows_of
 from salf.core.aggregate import LayerwiseAggregate
 from salf.core.layers import Layers
-from salf.engines import FusedEngine, GroupedEngine, LoopEngine
+from salf.engines import FusedEngine, GroupedEngine, LoopEngine, StackedEngine, cross_entropy
+from salf.engines.stacked import obstacle
 from salf.methods import Group, RoundPlan
 from salf.models import build
 
@@ -49,6 +50,11 @@ def assert_agree(found, tolerance=1e-10):
     assert_close(fused_result.step.values, loop_result.step.values, tolerance)
 
 
+def together(model, rows):
+    """Whether the users' own updates come from one pass."""
+    return obstacle(model, rows(np.array([0]))[0]) is None
+
+
 def of_depths(depths, layers, users=None):
     """Everybody with a weight of its own."""
     depths = np.array(depths)
@@ -83,16 +89,17 @@ def made(name):
 
 @pytest.mark.parametrize("chunk_bytes", [2**28, 5000])
 @pytest.mark.parametrize("name", NETS)
-def test_every_users_update_is_that_of_the_loop_engine(name, chunk_bytes):
+def test_every_users_update_is_that_of_the_loop_engine(name, chunk_bytes, monkeypatch):
     model, shape = made(name)
     before = copy_of(model)
     layers = len(Layers.of(model))
     depths = [1 + (2 * u) % layers for u in range(5)]
     plan = of_depths(depths, layers, users=[5, 0, 3, 1, 6])
     rows = rows_of(*data(7, 3, shape), 3)
-    engine = FusedEngine(model, Layers.of(model))
-    assert engine._separate, "not computed in one pass"
-    assert_agree(both(model, plan, rows, chunk_bytes=chunk_bytes))
+    monkeypatch.setattr(StackedEngine.__init__, "__defaults__", (cross_entropy, chunk_bytes))
+    found = both(model, plan, rows)
+    assert_agree(found)
+    assert together(model, rows) == (name != "convolution of one dimension, rows of vectors")
     assert_close(copy_of(model), before, 0)
 
 
@@ -139,27 +146,21 @@ def test_a_parameter_shared_by_two_modules_has_the_sum_of_both_gradients():
     assert_agree(both(model, plan, rows_of(*data(3, 2, (4,)), 2), layers=layers))
 
 
-def test_modules_without_a_rule_are_computed_user_by_user():
+def test_models_that_cannot_have_stacked_weights_are_computed_user_by_user():
     torch.manual_seed(0)
     hooked = nn.Conv2d(2, 2, 1)
     hooked.register_forward_hook(lambda module, given, outputs: 2 * outputs)
     same = nn.Conv2d(2, 2, 3, padding="same")
-    for odd in (
-        nn.PReLU(),
-        nn.BatchNorm2d(2),
-        nn.GroupNorm(1, 2),
-        nn.ConvTranspose2d(2, 2, 1),
-        same,
-        hooked,
-    ):
+    odds = (nn.PReLU(), nn.GroupNorm(1, 2), hooked), (nn.BatchNorm2d(2), same)
+    for odd in (*odds[0], *odds[1]):
         model = nn.Sequential(nn.Conv2d(2, 2, 1), odd, nn.Flatten(), nn.Linear(32, 3)).double()
         layers = len(Layers.of(model))
-        assert not FusedEngine(model, Layers.of(model))._separate
-        plan = of_depths([1, 2, layers], layers)
-        assert_agree(both(model, plan, rows_of(*data(3, 2, (2, 4, 4)), 2)))
+        plan, rows = of_depths([1, 2, layers], layers), rows_of(*data(3, 2, (2, 4, 4)), 2)
+        assert_agree(both(model, plan, rows))
+        assert together(model, rows) == (odd in odds[0])
 
 
-def test_narrow_networks_and_other_engines_compute_user_by_user():
+def test_narrow_networks_and_other_engines_agree():
     model = small_mlp()
     plan = plan_of("heterofl", [1, 2, 1], 3)
     rows = rows_of(*data(3, 2, (4,)), 2)

@@ -3,7 +3,10 @@
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
+import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,10 +17,11 @@ from nets import small_mlp, small_normed
 from reference import assert_same, data, equal_shares, server_of
 from salf.common.errors import SalfError
 from salf.core.draws import Keyed
+from salf.core.layers import Layers
 from salf.core.local import Local
 from salf.data import Partitioned, Samples
 from salf.data.sampling import LocalWork
-from salf.engines.base import Network
+from salf.engines.base import LoopEngine, Network
 from salf.methods import method
 from salf.problem import Problem
 from salf.simulation import Recipe, Simulation
@@ -120,6 +124,38 @@ def test_workers_end_with_the_engine():
     assert not any(process.is_alive() for process in workers)
 
 
+class Interrupting(nn.Module):
+    """A layer that sends Ctrl-C to the whole group of processes, as a terminal does."""
+
+    def forward(self, value):
+        if multiprocessing.parent_process() is not None:
+            os.killpg(0, signal.SIGINT)
+            time.sleep(60)
+        return value
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_workers_at_once():
+    """In the middle of a round, in a process of its own; none of its group is left."""
+    code = (
+        "import signal, test_spread as s\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "made = s.simulation(2, lambda: s.with_dropout(s.Interrupting()))\n"
+        "try: made.step()\n"
+        "except KeyboardInterrupt: print(s.multiprocessing.active_children(), flush=True)\n"
+    )
+    folders = [os.path.dirname(__file__), os.path.dirname(os.path.dirname(__file__)), *sys.path]
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(folders)},
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.communicate(timeout=50)[0] == b"[]\n"
+    with pytest.raises(ProcessLookupError):  # nobody is left in its group
+        os.killpg(process.pid, 0)
+
+
 def test_small_rounds_start_no_workers():
     made = simulation(0)
     trained(made)
@@ -138,3 +174,15 @@ def test_what_a_user_draws_depends_on_nobody_else():
 
     assert_same(update([0, 1, 2]), update([2]))
     assert not torch.equal(update([1])["0.weight"], update([2])["0.weight"])
+
+
+@pytest.mark.parametrize(("users", "most", "count"), [(20, 1, 20), (64, 2, 32), (10_000, 32, 313)])
+def test_pieces_are_few_in_a_small_round_and_enough_for_many_cores_in_a_large_one(
+    users, most, count
+):
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    engine = LoopEngine(model, Layers.of(model))
+    pieces = engine.pieces(SimpleNamespace(users=np.arange(users)), None, alone=False)
+    assert np.concatenate(pieces).tolist() == list(range(users))
+    assert max(map(len, pieces)) == most
+    assert len(pieces) == count

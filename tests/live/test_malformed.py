@@ -41,7 +41,7 @@ def through(name):
 
     from salf.live.flower.link import GridLink, grace_of
 
-    link = GridLink(SimpleNamespace(), Problem.of(mlp(*SIZES)).layers, grace_of(None))
+    link = GridLink(SimpleNamespace(), Problem.of(mlp(*SIZES)).layers, grace_of(None, 1))
     asked = Message(RecordDict({}), 7, "train")
     asked.metadata.__dict__["_message_id"] = "an id"
     records = (

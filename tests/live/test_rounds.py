@@ -1,6 +1,5 @@
 """Rounds by a made-up clock: they close in time, whatever users do."""
 
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from math import inf
@@ -14,7 +13,7 @@ from nets import mlp
 from salf.common.errors import SalfError
 from salf.live.rounds import Answer, Grace, Rounds
 from salf.live.server import LiveServer, ServerSettings
-from salf.live.update import Rejected, encode
+from salf.live.update import Rejected
 from salf.problem import Problem
 
 LAYERS = 2

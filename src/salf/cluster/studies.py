@@ -19,7 +19,7 @@ from salf.cluster.files import Outbox, fetch
 from salf.cluster.objects import Unpacker, packed
 from salf.common.errors import SalfError, in_one_line, portable
 from salf.data.loading import cache_folder
-from salf.engines.base import Engine, RowsOf
+from salf.engines.base import Engine
 from salf.engines.spread import Crew
 from salf.live.cluster import Pulse, cluster
 from salf.runs.folder import RunFolder
@@ -76,14 +76,14 @@ class Cluster(Pool):
         where = f", dashboard at {self.dashboard}" if self.dashboard else ""
         return f"Ray cluster of {len(nodes)} nodes and {cores:.0f} cores{where}"
 
-    def crew(self, engine: Engine, rows_of: RowsOf) -> Crew:
+    def crew(self, engine: Engine) -> Crew:
         """Workers for the users of a round, on all cores."""
         import ray
 
         from salf.cluster.rounds import NodeCrew
 
         cores = max(1, int(ray.available_resources().get("CPU", 1)))  # type: ignore[no-untyped-call]
-        return NodeCrew(engine, rows_of, cores)
+        return NodeCrew(engine, cores)
 
     def ended(
         self, jobs: Mapping[str, Job], note: Callable[[str, float], None]

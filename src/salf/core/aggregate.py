@@ -61,6 +61,11 @@ class LayerwiseAggregate:
         """The number of users whose update each layer received: |U^l|."""
         return self._reached
 
+    @property
+    def sums(self) -> dict[str, Tensor]:
+        """What was added, each layer times its weights."""
+        return self._sums
+
     def add(
         self,
         update: Tensors,

@@ -7,6 +7,7 @@ from functools import cached_property, lru_cache, partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -19,6 +20,7 @@ from salf.core.local import Local, Passed, changed, local_update
 from salf.core.narrow import SubNetwork, subnetwork
 from salf.core.rules import LocalRule, State, Tensors
 from salf.core.server import Schedule
+from salf.engines.calls import FasterCalls
 from salf.engines.dropout import DROPOUT, Dropout, seed_torch
 from salf.engines.losses import Loss, cross_entropy, user_losses, value_of
 from salf.methods import Group, RoundPlan
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
     from salf.engines.spread import Crew
 
 Weights = Mapping[str, Tensor]
-Add = Callable[[int, Tensors], None]  # takes the column of a group's user, and its update
+PIECES = 32  # in which the users of a group are added up, so that one sum is for many
+LARGEST = 32  # users of a piece: so a large round has work for hundreds of cores
 
 
 class Rows(Protocol):
@@ -115,6 +118,7 @@ class Engine:
     name: str  # that of the class in lower case, unless it says otherwise
     why = "requested"  # the reason for choosing this engine
     local_steps = False  # whether it can compute more than one local step
+    fast = True  # whether its passes use faster kernels than PyTorch's own
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -186,7 +190,7 @@ class Engine:
         """The model's outputs in evaluation mode."""
         if self.model.training:
             self.model.eval()
-        with torch.inference_mode():
+        with torch.inference_mode(), self.faster():
             return self._forward(inputs)
 
     def _forward(self, inputs: Tensor) -> Tensor:
@@ -208,29 +212,33 @@ class Engine:
     def _separately(
         self, group: Group, network: Network, rows: Rows, aggregate: LayerwiseAggregate
     ) -> float:
-        """Add every user's own update by itself; return the sum of the users' losses.
+        """Add every user's own update by itself, or in pieces; return the sum of their losses."""
+        if self.rows_of is None or len(group.users) < 2:
+            return self.computed(group, network, rows, aggregate)
+        from salf.engines.spread import Crew  # which imports this module
+
+        self.crew = self.crew or Crew(self)
+        return self.crew.compute(self, group, network, rows, aggregate)
+
+    def pieces(self, group: Group, rows: Rows, alone: bool) -> list[Ints]:
+        """The columns of a group's users that are added up before others are, or each `alone`."""
+        users = len(group.users)
+        size = 1 if alone else min(-(-users // PIECES), LARGEST)
+        return [np.arange(at, min(at + size, users)) for at in range(0, users, size)]
+
+    def computed(
+        self, group: Group, network: Network, rows: Rows, aggregate: LayerwiseAggregate
+    ) -> float:
+        """Add the updates of some users in this process; return the sum of their losses.
 
         By default one user after the other: its local steps, the last one to its depth.
         """
-
-        def add(column: int, update: Tensors) -> None:
-            user = int(group.users[column])
-            aggregate.add(update, group.weights[:, column], held=network.held, user=user)
-
-        if self.rows_of is not None and len(group.users) > 1:
-            from salf.engines.spread import Crew  # which imports this module
-
-            self.crew = self.crew or Crew(self, self.rows_of)
-            return self.crew.compute(self, group, network, rows, add, aggregate.separate)
-        return self.one_by_one(group, network, rows, add)
-
-    def one_by_one(self, group: Group, network: Network, rows: Rows, add: Add) -> float:
-        """Compute every user's own update, in order; return the sum of the users' losses."""
         total = 0.0
         for column, (steps, depth) in enumerate(zip(group.steps, group.depth, strict=True)):
             user = group.users[column : column + 1]
             update, loss = self.user(user, int(steps), int(depth), network, rows)
-            add(column, update)
+            c, number = group.weights[:, column], int(user[0])
+            aggregate.add(update, c, held=network.held, user=number)
             total += loss
         return total
 
@@ -256,10 +264,18 @@ class Engine:
         """A forward pass with dropout as it is begun."""
         return self.dropout or nullcontext()
 
+    def faster(self) -> AbstractContextManager[object]:
+        """A forward pass on any engine but the loop, unless that was chosen as the fastest."""
+        return self._calls if self.fast or self.rows_of is not None else nullcontext()
+
+    @cached_property
+    def _calls(self) -> FasterCalls:
+        return FasterCalls(self.model)
+
     def loss_of(self, network: Network, inputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of one user."""
         forward = network.forward_weights()
-        with self.dropping():
+        with self.faster(), self.dropping():
             if forward is None:
                 outputs = self.model(inputs)
             else:
@@ -286,6 +302,7 @@ class LoopEngine(Engine):
 
     name = "loop"
     local_steps = True
+    fast = False
 
 
 def by_rule(

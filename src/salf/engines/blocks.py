@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -13,13 +12,12 @@ from torch.func import functional_call
 
 from salf.common.errors import SalfError
 from salf.core.aggregate import LayerwiseAggregate
-from salf.core.arrivals import Bools, Floats, Ints
-from salf.core.inputs import cat
+from salf.core.arrivals import Floats, Ints
 from salf.core.layers import Layers, backward_to
+from salf.core.narrow import BATCH_NORMS
 from salf.engines.base import Engine, Network, Rows, Weights
-from salf.engines.dropout import DROPOUT
-from salf.engines.kernels import STOOD_IN_FOR, HalvingMaxPool, UserBatchNorm, stand_in
-from salf.engines.losses import Loss, RowLoss, cross_entropy, total_and_objective, value_of
+from salf.engines.kernels import UserBatchNorm
+from salf.engines.losses import Loss, cross_entropy, total_and_objective, value_of
 from salf.methods import Group
 
 # How many bytes one pass may save for its backward pass; more users are worked off in chunks. Small
@@ -29,27 +27,24 @@ CHUNK_BYTES = 64 * 2**20
 CHUNK_PER_PARAMETER_BYTE = 4
 
 
-def faster(module: nn.Module) -> nn.Module:
+def of_users(module: nn.Module) -> nn.Module:
     """The module to run in place of this one on the rows of many users."""
-    return stand_in(module) if type(module) in STOOD_IN_FOR else module
+    return UserBatchNorm(module) if type(module) in BATCH_NORMS else module  # type: ignore[arg-type]
 
 
 Place = tuple[dict[str, nn.Module | None], str, nn.Module, nn.Module]
 
 
-def stand_ins_inside(modules: Iterable[nn.Module], exact: bool = False) -> Iterator[Place]:
-    """(the children of a module, a child's name, the child, what stands in for it).
-
-    With `exact`, only what computes the same bits, for one user as for many.
-    """
+def stand_ins_inside(modules: Iterable[nn.Module]) -> Iterator[Place]:
+    """(the children of a module, a child's name, the child, what stands in for it)."""
     others: dict[int, nn.Module] = {}  # one for every module, however many places it has
     for parent in (parent for outer in modules for parent in outer.modules()):
         if isinstance(parent, torch.jit.ScriptModule):  # its children cannot be replaced
             continue
         for name, child in parent._modules.items():
             if child is not None:
-                other = others.setdefault(id(child), faster(child))
-                if isinstance(other, HalvingMaxPool) or not (exact or other is child):
+                other = others.setdefault(id(child), of_users(child))
+                if other is not child:
                     yield parent._modules, name, child, other
 
 
@@ -72,7 +67,7 @@ class LayerBlock:
     """
 
     def __init__(self, modules: Sequence[nn.Module], weights: Weights) -> None:
-        self.sequence = nn.Sequential(*map(faster, modules))
+        self.sequence = nn.Sequential(*map(of_users, modules))
         self._modules = tuple(self.sequence)
         self.last = type(modules[-1]).__name__
         self._inside = list(stand_ins_inside(modules))
@@ -111,29 +106,6 @@ class LayerBlock:
                     moved = moved.new_tensor(factors[: len(moved)]) @ moved
                 update[self._names[f"{place}.norm.{name}"]] = moved
         return update
-
-
-@dataclass(frozen=True)
-class RowParts:
-    """Rows of users whose batches differ in size, each a part of its user."""
-
-    share: Floats  # of its user's batch
-    first: Bools  # whether it is its user's first
-
-    @classmethod
-    def of(cls, groups: Sequence[Group]) -> tuple[Floats, "RowParts"]:
-        """The weights c[l, row], user by user in the order of the groups, and what the rows are."""
-        weights = [np.repeat(group.weights / group.rows, group.rows, axis=1) for group in groups]
-        share = [np.full(len(group.users) * group.rows, 1 / group.rows) for group in groups]
-        first = [np.tile(np.arange(group.rows) == 0, len(group.users)) for group in groups]
-        return np.concatenate(weights, axis=1), cls(np.concatenate(share), np.concatenate(first))
-
-    def of_columns(self, some: Ints) -> "RowParts":
-        return RowParts(self.share[some], self.first[some])
-
-    def reached(self, c: Floats) -> Ints:
-        """How many users have a weight in each layer."""
-        return np.asarray((c[:, self.first] > 0).sum(1))
 
 
 class Signals:
@@ -206,26 +178,23 @@ class BlockEngine(Engine):
 
     def _one_pass(
         self,
-        users: Ints | RowParts,
+        users: Ints,
         c: Floats,
         network: Network,
         batch: tuple[Tensor, Tensor],
         aggregate: LayerwiseAggregate,
     ) -> float:
-        """Add the updates of some users of one set, or of parts of them; return their losses."""
-        parts = users if isinstance(users, RowParts) else None
-        share = None if parts is None else parts.share
+        """Add the updates of some users of one set; return their losses."""
         signals, (inputs, targets) = signals_of(len(c), c.tobytes()), batch
-        if not isinstance(users, RowParts):
-            self.begin(network.draws, users)
-        with self.dropping():
+        self.begin(network.draws, users)
+        with self.faster(), self.dropping():
             outputs = self._outputs(signals, network.forward_weights(), inputs)
-        total, objective = total_and_objective(self.loss, outputs, targets, signals.factors, share)
+        total, objective = total_and_objective(self.loss, outputs, targets, signals.factors)
         update = backward_to(signals.depth, objective, network.leaves, self.layers)
         if network.narrow is None and self._has_norms:
             update |= self._moved_statistics(signals)
-        reached = signals.reached if parts is None else parts.reached(c)
-        aggregate.add_sum(update, signals.scale, reached, signals.total, network.held)
+        totals = signals.reached, signals.total
+        aggregate.add_sum(update, signals.scale, *totals, network.held)
         return value_of(total)
 
     @cached_property
@@ -247,40 +216,24 @@ class BlockEngine(Engine):
         rows: Rows,
         aggregate: LayerwiseAggregate,
     ) -> float:
-        """Groups that differ only in the number of rows are one if rows share nothing.
-
-        A user's mean over its rows is then a sum over rows, each with its share of the weight.
-        """
-        total, shared = 0.0, self._has_norms or not isinstance(self.loss, RowLoss)
-        if len(groups) < 2 or shared or any(isinstance(m, DROPOUT) for m in self.model.modules()):
-            for group in groups:
-                for some in self._chunks(group.weights, self._users_per_chunk(group, rows)):
+        total = 0.0
+        for group in groups:
+            most = self._users_per_chunk(group, rows)
+            for columns in self._sets(group.weights):
+                for start in range(0, len(columns), most):
+                    some = columns[start : start + most]
                     users, c = group.users[some], group.weights[:, some]
                     total += self._one_pass(users, c, network, rows(users), aggregate)
-            return total
-        weights, parts = RowParts.of(groups)
-        self._users_per_chunk(groups[0], rows)  # which measures a user
-        row_bytes = max(1, self._user_bytes[groups[0].rows] // max(1, groups[0].rows))
-        for some in self._chunks(weights, max(1, self.chunk_bytes // row_bytes)):
-            c, batch = weights[:, some], _rows_of(groups, some, rows)
-            total += self._one_pass(parts.of_columns(some), c, network, batch, aggregate)
         return total
-
-    def _chunks(self, weights: Floats, most: int) -> Iterator[Ints]:
-        """The columns of every pass."""
-        for columns in self._sets(weights):
-            for start in range(0, len(columns), most):
-                yield columns[start : start + most]
 
     def _refusal(self, reason: str) -> SalfError:
         return SalfError(
             f"the {self.name} engine cannot run this model: {reason}. Use engine 'loop'."
         )
 
-    def _users_per_chunk(self, group: Group, rows: Rows, kept: int = 0) -> int:
+    def _users_per_chunk(self, group: Group, rows: Rows) -> int:
         """As many users as keep the activations of one pass within `chunk_bytes`.
 
-        `kept` are bytes that each of them needs besides.
         Measured on the full network whatever the group's is, so that a run that is resumed works
         in the same chunks as one that never stopped.
         """
@@ -293,7 +246,7 @@ class BlockEngine(Engine):
             for name, buffer in self.model.named_buffers():
                 if not torch.equal(buffer, before[name]):
                     raise self._refusal(f"its forward pass changes the buffer {name}")
-        return max(1, self.chunk_bytes // max(1, self._user_bytes[group.rows] + kept))
+        return max(1, self.chunk_bytes // max(1, self._user_bytes[group.rows]))
 
     def _least_chunk_bytes(self) -> int:
         return CHUNK_BYTES
@@ -324,24 +277,6 @@ class GroupedEngine(BlockEngine):
     def _moved_statistics(self, signals: Signals) -> dict[str, Tensor]:
         moved = self._blocks[0].moved(signals.factors)
         return {name: value for name, value in moved.items() if name in self.layers.index_of}
-
-
-def _rows_of(groups: Sequence[Group], columns: Ints, rows: Rows) -> tuple[Tensor, Tensor]:
-    """Some of the rows of all users, numbered user by user in the order of the groups."""
-    batches, places, begin, before = [], np.empty_like(columns), 0, 0
-    for group in groups:
-        end = begin + len(group.users) * group.rows
-        own = np.flatnonzero((columns >= begin) & (columns < end))
-        if len(own):
-            user, place = np.divmod(columns[own] - begin, group.rows)
-            needed, which = np.unique(user, return_inverse=True)
-            batches.append(rows(group.users[needed]))
-            places[own] = before + which * group.rows + place
-            before += len(needed) * group.rows
-        begin = end
-    inputs, targets = (cat(half) for half in zip(*batches, strict=True))
-    at = torch.from_numpy(places).to(inputs.device)
-    return inputs[at], targets[at]
 
 
 def saved_bytes(forward: Callable[[], Tensor], weights: Weights) -> int:

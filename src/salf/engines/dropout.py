@@ -52,6 +52,8 @@ class Dropout(TorchFunctionMode):
         each, left_over = divmod(shape.numel(), 1 if level > 0 else len(self.places))
         if dimensions not in (None, value.dim()) or left_over:
             return func(*args, **kwargs)
+        if dimensions is None and not kwargs["inplace"]:
+            value = value.contiguous()  # as the mask is
         mask = self._mask(each, kwargs["p"], value)
         full = *shape, *[1] * (value.dim() - len(shape))
         if level > 0:
@@ -68,8 +70,10 @@ class Dropout(TorchFunctionMode):
             stream = self._draws.stream(self._users[place], self._calls[place])
             numbers.append(stream.random_raw(-(-each // 4)).view(np.int16)[:each])  # of 64 bits
         bits = np.concatenate(numbers) if len(numbers) > 1 else numbers[0]
-        kept = torch.from_numpy(bits) >= least - VALUES // 2
-        return kept.to(like.device, like.dtype).mul_(VALUES / (VALUES - least))
+        kept = (bits >= np.int16(least - VALUES // 2)).view(
+            np.uint8
+        )  # fast to convert, unlike bool
+        return torch.from_numpy(kept).to(like.device, like.dtype).mul_(VALUES / (VALUES - least))
 
     def _is_recomputed(self) -> bool:
         """Whether this part of a model is computed again in the backward pass, without this mode.

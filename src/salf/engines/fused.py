@@ -14,8 +14,7 @@ The round then costs what the devices computed. Rows of different users must not
 norm keeps each user's own statistics, at any depth inside a block.
 """
 
-from collections.abc import Callable, Sequence
-from functools import cached_property
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,8 +27,7 @@ from salf.core.layers import Layers, flatten, is_sequential
 from salf.core.narrow import BATCH_NORMS
 from salf.engines.base import Network, Rows, Weights
 from salf.engines.blocks import BlockEngine, Signals
-from salf.engines.losses import total_and_objective, value_of
-from salf.engines.separate import SeparateBlock
+from salf.engines.stacked import StackedEngine, obstacle
 from salf.methods import Group
 
 # For a plain nn.Sequential, whose modules' outputs are counted instead. (Measured:
@@ -107,6 +105,8 @@ class FusedEngine(BlockEngine):
     """One pass per group of users that share a network; equal to the loop engine to rounding."""
 
     name = "fused"
+    _stacked: StackedEngine | None = None
+    _tried_to_stack = False
 
     def _modules(self) -> list[list[nn.Module]]:
         blocks = blocks_of(self.model, self.layers)
@@ -145,69 +145,23 @@ class FusedEngine(BlockEngine):
     ) -> float:
         """Add every user's own update by itself, from one pass over the rows of all users.
 
-        A narrow network, or a model with modules that do not allow it, is computed user by user.
+        A model that cannot have stacked weights is computed user by user.
         """
-        if network.narrow is not None or not self._separate:
+        if not self._tried_to_stack:
+            self._tried_to_stack, (inputs, _) = True, rows(group.users[:1])
+            if obstacle(self.model, inputs) is None:
+                self._stacked = StackedEngine(self.model, self.layers, self.loss)
+        if self._stacked is None:
             return super()._separately(group, network, rows, aggregate)
-        total, depth = 0.0, group.depth
-        order = np.argsort(depth, kind="stable")
-        chunk = self._users_per_chunk(group, rows, kept=self._parameter_bytes)
-        for start in range(0, len(order), chunk):
-            some = order[start : start + chunk]
-            self.begin(network.draws, group.users[some])
-            total += self._separate_pass(depth[some], network, *rows(group.users[some]))
-            for column, at in enumerate(some.tolist()):
-                update: dict[str, Tensor] = {}
-                for block in self._separate[depth[at] - 1 :]:
-                    update |= block.update_of(column)
-                aggregate.add(update, group.weights[:, at], user=int(group.users[at]))
-        for block in self._separate:
-            block.gradients = {}  # which take as much memory as a model for each user
-        return total
-
-    def _separate_pass(
-        self, depth: Ints, network: Network, inputs: Tensor, targets: Tensor
-    ) -> float:
-        """Find the updates of users of these depths, in order; return the sum of their losses."""
-        # Every user has its own loss, so in the layers that it reached its signal is 1.
-        reach = depth <= np.arange(1, len(self.layers) + 1)[:, None]
-        signals = Signals(reach.astype(np.float64))
-
-        def run(index: int, inputs: Tensor, users: int) -> Tensor:
-            return self._separate[index](inputs, users, network.leaves)
-
-        with self.dropping():
-            outputs = self._outputs(signals, network.forward_weights(), inputs, run)
-        total, objective = total_and_objective(self.loss, outputs, targets, signals.of[-1])
-        reached = [
-            network.leaves[name]
-            for layer in self.layers.reached(signals.depth)
-            for name in layer.parameters
-            if network.leaves[name].requires_grad
-        ]
-        if reached:  # their gradients are noted on the way
-            torch.autograd.grad(objective, reached, allow_unused=True)
-        return value_of(total)
-
-    @cached_property
-    def _separate(self) -> list[SeparateBlock]:
-        """The blocks as they find every user's own gradients; none if they cannot."""
-        if doubt(self.model):
-            return []
-        blocks = [SeparateBlock(block.sequence, self.weights) for block in self._blocks]
-        return blocks if all(block.knows_all for block in blocks) else []
+        return self._stacked.computed(group, network, rows, aggregate)
 
     def _outputs(
         self,
         signals: Signals,
         forward: Weights | None,
         inputs: Tensor,
-        run: Callable[[int, Tensor, int], Tensor] | None = None,
     ) -> Tensor:
-        """Run all rows forward: through layer l those of U^l with a graph, the rest without.
-
-        `run` is called in place of the blocks with a layer's index, the rows of U^l and |U^l|.
-        """
+        """Run all rows forward: through layer l those of U^l with a graph, the rest without."""
         users = signals.users
         rows = len(inputs) // users
         reached = rest = inputs
@@ -225,7 +179,7 @@ class FusedEngine(BlockEngine):
             if self.dropout is not None:
                 self.dropout.places, self.dropout.graph = range(count), True
             if count:
-                reached = run(index, reached, count) if run else block(reached, count, forward)
+                reached = block(reached, count, forward)
             if self.dropout is not None:
                 self.dropout.places, self.dropout.graph = range(count, users), False
             if count < users:

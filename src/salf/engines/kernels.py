@@ -1,9 +1,11 @@
-"""Modules that compute what PyTorch's own compute, for many users at once or faster.
+"""Kernels that compute what PyTorch's own compute, for many users at once or faster.
 
-Values and gradients are those of the modules they stand in for, bit for bit; the gradients below a
-thin convolution are to rounding.
+Pooling and batch norm have the values and gradients of PyTorch's own bit for bit, the others to
+rounding. Which are used where: engines/calls.py.
 """
 
+from collections.abc import Sequence
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -11,76 +13,142 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from salf.common.errors import SalfError
-from salf.core.narrow import BATCH_NORMS
 
-LEAST_POOLED = 2**15  # numbers; for fewer, PyTorch's own pooling is as fast
+AnyBatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
+# oneDNN's product with transposed weights; where PyTorch has no oneDNN, there is none.
+PRODUCT = torch.ops.mkldnn._linear_pointwise if torch._C._has_mkldnn else None
+
+
+def product(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`F.linear`, which can be differentiated, or oneDNN's, which cannot."""
+    if torch.is_grad_enabled():
+        return F.linear(inputs, weight, bias)
+    return PRODUCT(inputs, weight, bias, "none", [], "")  # type: ignore[no-any-return, misc]
+
+
+class Linear(torch.autograd.Function):
+    """`F.linear` by oneDNN, which is as fast on any vendor's processor."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(inputs, weight)
+        return product(inputs, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *signals: Tensor) -> tuple[Tensor | None, ...]:
+        (signal,), (inputs, weight) = signals, ctx.saved_tensors
+        of_inputs, of_weight, of_bias = ctx.needs_input_grad
+        rows = signal.flatten(0, -2)
+        return (
+            product(signal, weight.t()) if of_inputs else None,
+            product(rows.t(), inputs.flatten(0, -2).t()) if of_weight else None,
+            rows.sum(0) if of_bias else None,
+        )
+
+
+class EachConvolution(torch.autograd.Function):
+    """Convolutions of [users, rows, ...] with [users, ...] weights; shared ones have stride 0.
+
+    User by user, because a grouped one is slower; so are products of unfolded inputs.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, *settings: Any
+    ) -> Tensor:
+        ctx.save_for_backward(inputs, weight)
+        ctx.settings = settings
+        if weight.stride(0) == 0:
+            own = weight[0], None if bias is None else bias[0]
+            outputs = F.conv2d(inputs.flatten(0, 1), *own, *settings)
+            return outputs.view(*inputs.shape[:2], *outputs.shape[1:])
+        each = zip(inputs, weight, repeat(None) if bias is None else bias, strict=False)
+        return torch.stack([F.conv2d(*one, *settings) for one in each])
+
+    @staticmethod
+    def backward(ctx: Any, *signals: Tensor) -> tuple[Tensor | None, ...]:
+        (signal,), (inputs, weight) = signals, ctx.saved_tensors
+        stride, padding, dilation, groups = ctx.settings
+        needed = list(ctx.needs_input_grad[:3])
+        full = thin_padding(weight[0], *ctx.settings) if needed[0] else None
+        needed[0] &= full is None
+        more = [weight.shape[1]], stride, padding, dilation, False, (0, 0), groups, needed
+        backward, each = (
+            torch.ops.aten.convolution_backward,
+            zip(signal, inputs, weight, strict=True),
+        )
+        found = zip(*(backward(*one, *more) for one in each), strict=True)
+        below, *own = [None if parts[0] is None else torch.stack(parts) for parts in found]
+        if full is not None:
+            pairs = zip(signal, weight, strict=True)
+            below = torch.stack([turned(s, w, full, dilation) for s, w in pairs])
+        return below, *own, *[None] * 4
+
+
 # Output channels up to which the inputs' gradient of a convolution is faster as a convolution.
 MOST_THIN = 8
 
-AnyBatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
+
+def thin_padding(
+    weight: Tensor, stride: Any, padding: Any, dilation: Any, groups: int
+) -> list[int] | None:
+    """What a thin 2-d convolution's signal is padded by, so that it is as large as the inputs."""
+    if len(weight) > MOST_THIN or tuple(stride) != (1, 1) or groups > 1:
+        return None
+    sizes = zip(dilation, weight.shape[2:], padding, strict=True)
+    full = [step * (size - 1) - before for step, size, before in sizes]
+    return full if min(full) >= 0 and weight.is_floating_point() else None
 
 
-# Not subclasses, which may do anything.
-STOOD_IN_FOR = (*BATCH_NORMS, nn.MaxPool2d, nn.Conv2d)
+def turned(signal: Tensor, weight: Tensor, padding: Sequence[int], dilation: Any) -> Tensor:
+    """The gradient of a convolution's inputs, as a convolution of the signal."""
+    kernels = weight.flip(2, 3).transpose(0, 1)
+    return F.conv2d(signal, kernels, padding=padding, dilation=dilation)
 
 
-def stand_in(module: nn.Module) -> nn.Module:
-    """The module to run in place of one of these on the rows of many users; it may be itself."""
-    if type(module) in BATCH_NORMS:
-        return UserBatchNorm(module)  # type: ignore[arg-type]
-    if type(module) is nn.MaxPool2d and _halves(module):
-        return HalvingMaxPool(module)
-    if type(module) is nn.Conv2d and _is_thin(module):
-        return ThinConvolution(module)
-    return module
+class ThinBelow(torch.autograd.Function):
+    """Passes a thin convolution's outputs on; backward, adds the gradient of its inputs.
 
+    PyTorch's CPU kernels sum over output channels in blocks of 16 to find it. The same gradient as
+    a convolution of the signal takes half the time.
+    """
 
-def _halves(pool: nn.MaxPool2d) -> bool:
-    sizes = pool.kernel_size, pool.stride, pool.padding, pool.dilation
-    pairs = [(size, size) if isinstance(size, int) else tuple(size) for size in sizes]
-    return pairs == [(2, 2), (2, 2), (0, 0), (1, 1)] and not (pool.ceil_mode or pool.return_indices)
-
-
-def _is_thin(convolution: nn.Conv2d) -> bool:
-    plain = convolution.stride == (1, 1) and convolution.groups == 1
-    if not plain or convolution.padding_mode != "zeros" or isinstance(convolution.padding, str):
-        return False
-    thin = convolution.out_channels <= MOST_THIN and convolution.weight.is_floating_point()
-    return thin and min(_full_padding(convolution)) >= 0
-
-
-class StandIn(nn.Module):
-    """A module in place of another one, whose attributes it has."""
-
-    def __init__(self, own: nn.Module) -> None:
-        super().__init__()
-        self.own = own
-
-    def __getattr__(self, name: str) -> Any:
-        """Weight, bias and all else, which the module around it may read."""
-        own = super().__getattr__("own")
-        return own if name == "own" else getattr(own, name)
-
-    @property
-    def hooked(self) -> bool:
-        """Whether a pass must run the module itself."""
-        own = self.own
-        forward = own._forward_hooks or own._forward_pre_hooks
-        return bool(forward or own._backward_hooks or own._backward_pre_hooks)
-
-
-class HalvingMaxPool(StandIn):
-    """`nn.MaxPool2d(2)`, several times faster on a CPU: PyTorch's walks window by window."""
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Halve height and width."""
-        if self.hooked or inputs.numel() < LEAST_POOLED:
-            return self.own(inputs)  # type: ignore[no-any-return]
-        outputs: Tensor = _HalvingMaxPool.apply(inputs)  # type: ignore[no-untyped-call]
+    @staticmethod
+    def forward(
+        ctx: Any, outputs: Tensor, inputs: Tensor, weight: Tensor, padding: Any, dilation: Any
+    ) -> Tensor:
+        ctx.save_for_backward(weight)
+        ctx.settings = padding, dilation
+        ctx.mark_dirty(outputs)  # a view of them could not be changed in place by the next module
         return outputs
 
+    @staticmethod
+    def backward(ctx: Any, *signals: Tensor) -> tuple[Tensor | None, ...]:
+        (signal,), (weight,) = signals, ctx.saved_tensors
+        return signal, turned(signal, weight, *ctx.settings), None, None, None
 
-class _HalvingMaxPool(torch.autograd.Function):
+
+class ChannelsLastPool(torch.autograd.Function):
+    """PyTorch's own, which is slow backward unless the signal has its channels last, too."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, *settings: Any) -> Tensor:
+        outputs, indices = torch.ops.aten.max_pool2d_with_indices(inputs, *settings)
+        ctx.save_for_backward(inputs, indices)
+        ctx.settings = settings
+        return outputs  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, *signals: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, indices = ctx.saved_tensors
+        signal = signals[0].contiguous(memory_format=torch.channels_last)
+        backward = torch.ops.aten.max_pool2d_with_indices_backward
+        return backward(signal, inputs, *ctx.settings, indices), *[None] * len(ctx.settings)
+
+
+class HalvingMaxPool(torch.autograd.Function):
+    """`F.max_pool2d(2)`, several times faster on a CPU: PyTorch's walks window by window."""
+
     @staticmethod
     def forward(ctx: Any, inputs: Tensor) -> Tensor:
         height, width = inputs.shape[-2] // 2 * 2, inputs.shape[-1] // 2 * 2
@@ -112,58 +180,6 @@ class _HalvingMaxPool(torch.autograd.Function):
             signals[0], inputs, [2, 2], [2, 2], [0, 0], [1, 1], False, indices
         )
         return below
-
-
-class ThinConvolution(StandIn):
-    """A convolution with few output channels and stride 1.
-
-    PyTorch's CPU kernels sum over output channels in blocks of 16 to find the gradient of the
-    inputs. The same gradient as a convolution of the signal takes half the time.
-    """
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Convolve."""
-        own = self.own
-        slow = inputs.requires_grad and inputs.device.type == "cpu"
-        if not slow or self.hooked or torch.is_autocast_enabled("cpu"):
-            return own(inputs)  # type: ignore[no-any-return]
-        assert isinstance(own, nn.Conv2d)
-        outputs: Tensor = _InputGradient.apply(  # type: ignore[no-untyped-call]
-            own(inputs.detach()), inputs, own.weight, _full_padding(own), own.dilation
-        )
-        return outputs
-
-
-def _full_padding(convolution: nn.Conv2d) -> list[int]:
-    """What the signal is padded by, so that its convolution is as large as the inputs."""
-    assert not isinstance(convolution.padding, str)
-    sizes = zip(convolution.dilation, convolution.kernel_size, convolution.padding, strict=True)
-    return [dilation * (size - 1) - padding for dilation, size, padding in sizes]
-
-
-class _InputGradient(torch.autograd.Function):
-    """Passes a convolution's outputs on; backward, adds the gradient of its inputs."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        outputs: Tensor,
-        inputs: Tensor,
-        weight: Tensor,
-        padding: list[int],
-        dilation: tuple[int, ...],
-    ) -> Tensor:
-        ctx.save_for_backward(weight)
-        ctx.padding, ctx.dilation = padding, dilation
-        ctx.mark_dirty(outputs)  # a view of them could not be changed in place by the next module
-        return outputs
-
-    @staticmethod
-    def backward(ctx: Any, *signals: Tensor) -> tuple[Tensor | None, ...]:
-        (signal,), (weight,) = signals, ctx.saved_tensors
-        turned = weight.flip(2, 3).transpose(0, 1)
-        below = F.conv2d(signal, turned, padding=ctx.padding, dilation=ctx.dilation)
-        return signal, below, None, None, None
 
 
 class UserBatchNorm(nn.Module):

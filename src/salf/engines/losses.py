@@ -50,17 +50,13 @@ def value_of(loss: Tensor) -> float:
 
 
 def total_and_objective(
-    loss: Loss, outputs: Tensor, targets: Tensor, factors: Floats, shares: Floats | None = None
+    loss: Loss, outputs: Tensor, targets: Tensor, factors: Floats
 ) -> tuple[Tensor, Tensor]:
-    """The sum of the users' losses, and the same with each user's times its factor.
-
-    With `shares`, what counts as a user is a part of one, of this share of its rows.
-    """
+    """The sum of the users' losses, and the same with each user's times its factor."""
     users = len(factors)
-    if shares is not None or not (factors == 1).all():
+    if not (factors == 1).all():
         losses = user_losses(loss, outputs, targets, users)
-        parts = losses if shares is None else losses * losses.new_tensor(shares)
-        return parts.sum(), (losses * losses.new_tensor(factors)).sum()
+        return losses.sum(), (losses * losses.new_tensor(factors)).sum()
     if loss is cross_entropy and not targets.is_floating_point():
         # One operation instead of three: small models are measurably faster.
         total = F.cross_entropy(outputs, targets, reduction="sum") * (users / targets.numel())

@@ -6,7 +6,7 @@ the model on all of them: a linear layer becomes one batched matrix product. Use
 their number of steps, so those still at work are the first of the stack.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from salf.core.narrow import CONVOLUTIONS
 from salf.core.rules import LocalStep
 from salf.engines.base import Engine, Network, Rows, Weights
 from salf.engines.blocks import saved_bytes
+from salf.engines.calls import FasterCalls
 from salf.engines.dropout import Dropout
 from salf.engines.losses import Loss, cross_entropy, user_losses, value_of
 from salf.engines.mixing import same
@@ -31,6 +32,8 @@ from salf.methods import Group
 # How many bytes of weights, gradients and activations a stack may have; more users are worked off
 # in chunks. (Measured: benchmarks/local_steps.py.)
 CHUNK_BYTES = 64 * 2**20
+# What a pass of convolutions may save for each row; with more, users take long enough alone.
+MOST_ROW_BYTES = 2**17
 COPIES = 3  # of a user's weights: the weights, their gradients, and the sum of these
 
 RANDOM = (nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU)
@@ -42,8 +45,9 @@ def obstacle(model: nn.Module, example: Tensor | None) -> str | None:
         return reason
     if example is None:
         return "there are no example inputs to try the model on"
-    for name, module in model.named_modules():
-        if isinstance(module, CONVOLUTIONS):  # vmap makes it a grouped one, which is slower
+    convolutions = [each for each in model.named_modules() if isinstance(each[1], CONVOLUTIONS)]
+    for name, module in convolutions:  # vmap makes it a grouped one, which is slower
+        if type(module) is not nn.Conv2d or isinstance(module.padding, str):
             return f"local steps of convolutions ({name}) are not faster together"
     weights = {n: p.detach() for n, p in model.named_parameters()}
     draws, users = Keyed(0, 1), np.arange(2)
@@ -52,18 +56,21 @@ def obstacle(model: nn.Module, example: Tensor | None) -> str | None:
             model.train()
             stack = {name: each.expand(2, *each.shape) for name, each in weights.items()}
             run = torch.vmap(lambda own, rows: functional_call(model, own, (rows,)))
-            with Dropout(draws, users):
+            with FasterCalls(model), Dropout(draws, users):
                 together = run(stack, torch.stack([example, example]))
             each = []
             for user in users:
                 with Dropout(draws, users[user : user + 1]):
                     each.append(model(example).detach())
             alone = torch.stack(each)
+            row_bytes = saved_bytes(lambda: model(example), weights) // len(example)
     except Exception as error:  # whatever somebody else's code raises under vmap
         cause = in_one_line(error)
         return f"{type(model).__name__} cannot run with stacked weights ({cause})"
     if not same(together, alone):
         return f"{type(model).__name__} gives other outputs with stacked weights"
+    if convolutions and row_bytes > MOST_ROW_BYTES:
+        return f"convolutions of {row_bytes >> 10} KiB a row are not faster together"
     return None
 
 
@@ -100,52 +107,51 @@ class StackedEngine(Engine):
         self.chunk_bytes = chunk_bytes
         self._user_bytes: int | None = None
 
-    def _compute_together(
-        self, groups: Sequence[Group], network: Network, rows: Rows, aggregate: LayerwiseAggregate
-    ) -> float:
-        total = 0.0
-        for group in groups:
-            for some, sums, losses in self._chunks(group, network, rows):
-                c = group.weights[:, some]
-                scale = c.max(axis=1)
-                shares = c / np.where(scale > 0, scale, 1.0)[:, None]
-                update = {
-                    name: torch.tensordot(total_of.new_tensor(shares[index]), total_of, 1)
-                    for name, total_of in sums.items()
-                    if scale[index := self.layers.index_of[name]]
-                }
-                aggregate.add_sum(update, scale, (c > 0).sum(axis=1), c.sum(axis=1), network.held)
-                total += losses
-        return total
-
     def _separately(
         self, group: Group, network: Network, rows: Rows, aggregate: LayerwiseAggregate
     ) -> float:
-        """Add every user's update by itself."""
+        if aggregate.separate:  # users by themselves are not computed together in pieces
+            return self.computed(group, network, rows, aggregate)
+        return super()._separately(group, network, rows, aggregate)
+
+    def pieces(self, group: Group, rows: Rows, alone: bool) -> list[Ints]:
+        order, chunk = np.argsort(-group.steps, kind="stable"), self._users_per_chunk(group, rows)
+        return [order[start : start + chunk] for start in range(0, len(order), chunk)]
+
+    def computed(
+        self, group: Group, network: Network, rows: Rows, aggregate: LayerwiseAggregate
+    ) -> float:
         total = 0.0
-        for some, sums, losses in self._chunks(group, network, rows):
-            for place, column in enumerate(some.tolist()):
+        for columns in self.pieces(group, rows, aggregate.separate):
+            some = group.of_columns(columns)
+            self.begin(network.draws, some.users)
+            sums, losses = self._local_steps(some.users, some.gradients, network, rows)
+            if aggregate.separate:
+                self._add_each(some, sums, network, aggregate)
+            else:
+                c, scale = some.weights, some.weights.max(axis=1)
+                shares = c / np.where(scale > 0, scale, 1.0)[:, None]
                 update = {
-                    name: each[place]
+                    name: torch.tensordot(each.new_tensor(shares[index]), each, 1)
                     for name, each in sums.items()
-                    if group.gradients[self.layers.index_of[name], column]
+                    if scale[index := self.layers.index_of[name]]
                 }
-                user = int(group.users[column])
-                aggregate.add(update, group.weights[:, column], held=network.held, user=user)
+                totals = (c > 0).sum(axis=1), c.sum(axis=1)
+                aggregate.add_sum(update, scale, *totals, held=network.held)
             total += losses
         return total
 
-    def _chunks(
-        self, group: Group, network: Network, rows: Rows
-    ) -> Iterator[tuple[Ints, dict[str, Tensor], float]]:
-        """Columns of the group, their users' sums of gradients, and the sum of their losses."""
-        order = np.argsort(-group.steps, kind="stable")
-        chunk = self._users_per_chunk(group, rows)
-        for start in range(0, len(order), chunk):
-            some = order[start : start + chunk]
-            users, counts = group.users[some], group.gradients[:, some]
-            self.begin(network.draws, users)
-            yield some, *self._local_steps(users, counts, network, rows)
+    def _add_each(
+        self, group: Group, sums: Weights, network: Network, aggregate: LayerwiseAggregate
+    ) -> None:
+        """Add every user's update by itself."""
+        for column, user in enumerate(group.users.tolist()):
+            update = {
+                name: each[column]
+                for name, each in sums.items()
+                if group.gradients[self.layers.index_of[name], column]
+            }
+            aggregate.add(update, group.weights[:, column], held=network.held, user=user)
 
     def _users_per_chunk(self, group: Group, rows: Rows) -> int:
         """Measured on the full network whatever the group's is, as in the fused engine."""
@@ -252,7 +258,7 @@ class StackedEngine(Engine):
             forward = own if network.narrow is None else network.narrow.forward_view(own)
             return functional_call(self.model, forward, (rows,))  # type: ignore[no-any-return]
 
-        with self.dropping():
+        with self.faster(), self.dropping():
             return torch.vmap(one_user)(dict(stack), inputs)
 
     def stack(self, weights: Weights, users: int) -> dict[str, Tensor]:

@@ -54,6 +54,11 @@ class Group:
         """The depth at which each user's last local step stops."""
         return np.asarray(1 + np.argmax(self.gradients == self.steps, axis=0))
 
+    def of_columns(self, some: Ints) -> "Group":
+        """Some of the users."""
+        weights, gradients = self.weights[:, some], self.gradients[:, some]
+        return replace(self, users=self.users[some], weights=weights, gradients=gradients)
+
 
 @dataclass(frozen=True)
 class Narrow:

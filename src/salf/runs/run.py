@@ -18,7 +18,7 @@ from salf.common import Report, process
 from salf.common.errors import NoRoundInTime, SalfError, TrainingDiverged
 from salf.core.rows import Row, from_table, read_checkpoint, to_table, unreadable, write_checkpoint
 from salf.data.loading import FROM_PATH
-from salf.engines.base import Engine, RowsOf
+from salf.engines.base import Engine
 from salf.engines.spread import Crew
 from salf.runs.config import Config
 from salf.runs.federation import Given, from_config
@@ -47,7 +47,7 @@ class Result:
 class CrewMaker(Protocol):
     """What can make a crew for an engine: a cluster."""
 
-    def crew(self, engine: Engine, rows_of: RowsOf) -> Crew: ...
+    def crew(self, engine: Engine) -> Crew: ...
 
 
 def run(
@@ -90,7 +90,7 @@ def run(
             if isinstance(workers, int):
                 engine.workers = workers
             elif engine.rows_of is not None:
-                engine.crew = workers.crew(engine, engine.rows_of)
+                engine.crew = workers.crew(engine)
                 stack.callback(engine.crew.end)
             return _train(config, training, folder, checkpoint_every, on_round, keep_interrupted)
 
