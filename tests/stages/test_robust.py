@@ -16,7 +16,6 @@ from salf.core.aggregate import LayerwiseAggregate
 from salf.core.arrivals import Arrivals
 from salf.core.layers import Layer, Layers
 from salf.core.server import SGD
-from salf.data import Samples
 from salf.methods import Recalled, method
 from salf.runs.config import Config
 from salf.runs.presets import PRESETS
@@ -364,10 +363,9 @@ def test_labels_are_flipped_and_triggers_set_in_attackers_data():
     assert (found[2, 0, -3:, -3:] == 7).all()
     assert found[2].sum() == 9 * 7
     assert torch.equal(found[1::2], inputs[1::2])
-    tests = Attack.parse("backdoor").tests(Samples(inputs, labels))
-    assert len(tests) == 3
-    assert not tests.labels.any()
-    assert (tests.inputs[:, 0, -3:, -3:] == 7).all()
+    seen, wanted = Attack.parse("backdoor").tests(inputs, labels)
+    assert wanted.tolist() == [0, 0, 0]
+    assert (seen[:, 0, -3:, -3:] == 7).all()
 
 
 def test_attacks_of_a_given_norm_by_hand():
@@ -475,3 +473,11 @@ def test_arrivals_of_attackers_have_all_layers():
     arrived = Arrivals(np.array([3, 4, 4]))
     found = Attackers(Attack.parse("flip"), 3).arrived(arrived)
     assert found.depth.tolist() == [3, 4, 1]
+
+
+def test_the_success_of_a_backdoor_is_in_the_summary_and_a_rule_keeps_it_low():
+    found = [
+        run(SMALL.changed(rounds=120, attack="backdoor", robust=rule)).summary["test"]
+        for rule in ("none", "mixed")
+    ]
+    assert found[1]["backdoor_success"] < found[0]["backdoor_success"]

@@ -194,8 +194,9 @@ def from_config(
     simulation = Simulation(problem, method, world, recipe, stages, config.seed)
     evaluation = evaluation_of(config, problem)
     evaluation.slowest, evaluation.by = slowest, simulation.engine
-    if stages.attackers is not None:
-        evaluation.backdoor = stages.attackers.attack.tests(problem.test)
+    attack = stages.attackers and stages.attackers.attack
+    if attack and attack.kind == "backdoor" and problem.test is not None:
+        evaluation.backdoor = Samples(*attack.tests(*problem.test.rows()))
     return Training(simulation, evaluation)
 
 
