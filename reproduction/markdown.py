@@ -1,7 +1,22 @@
 """A page as Markdown, with pictures in the place of charts."""
 
-from salf.report.page import Code, Page, PageBlock, Statement, runs
+from dataclasses import dataclass
+from typing import Literal
+
+from salf.report.page import Chart, Code, OtherBlock, Page, PageBlock, runs
 from salf.report.tables import Table
+
+Mood = Literal["good", "mixed", "bad", "none"]
+
+
+@dataclass(frozen=True)
+class Statement(OtherBlock):
+    """A sentence, a verdict on it (`mark`) and the reason. The mood sets its colour."""
+
+    mark: str
+    mood: Mood
+    text: str
+    reason: str = ""
 
 
 def markdown(page: Page) -> str:
@@ -25,5 +40,6 @@ def _block(block: PageBlock) -> str:
         return f"- **{block.mark}**: {block.text}" + (f"  \n  {block.reason}" * bool(block.reason))
     if isinstance(block, Code):
         return "\n\n".join(filter(None, [block.summary, f"```\n{block.text.rstrip()}\n```"]))
+    assert isinstance(block, Chart)
     picture = f"![{block.description}]({block.picture})" if block.picture else block.description
     return "\n\n".join(filter(None, [picture, block.caption]))

@@ -8,11 +8,12 @@ from shlex import join
 
 from reproduction.brief import topics
 from reproduction.item import Outcome
+from reproduction.markdown import Mood, Statement
 from reproduction.sizes import ItemSettings
 from reproduction.texts import TEXTS, text
 from reproduction.verdicts import LEVEL, Finding, Verdict
 from salf.report import names
-from salf.report.page import Chart, Code, Mood, Page, PageBlock, Section, Statement
+from salf.report.page import Chart, Code, Page, PageBlock, Section
 from salf.report.tables import Table
 from salf.runs.folder import versions
 

@@ -97,7 +97,7 @@ class Vgg(Trained):
             for point in curves.points(self._line(case).name, seeds, panel)
         ]
         run = _what_was_run(size, nets)
-        averaged = "" if several else f", {names.AVERAGES[averages[0]]}"
+        averaged = "" if several else f", {names.average(averages[0])}"
         users = f"{size.configs[nets[0]].users} users{averaged}; size {size.name}."
         lines = list(dict.fromkeys(map(self._line, courses)))
         told = {

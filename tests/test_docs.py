@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,8 +32,20 @@ BLOCK = re.compile(
     r"|(?<=\n\n)(?P<indented>(?:^    [^\n]*\n(?:^\n(?=    ))*)+))",
     re.DOTALL | re.MULTILINE,
 )
-# The others start processes, need a cluster or take minutes: their own tests run them.
-QUICK = {"run", "layers", "preview", "list", "data", "bound"}
+QUICK = {"run", "compare", "layers", "methods", "preview", "list", "data", "bound"}
+# The others start processes, need a cluster or take minutes: there they are run.
+ELSEWHERE = {
+    "live": "live/test_live_runs.py",
+    "join": "live/test_joining.py",
+    "replay": "live/test_ray.py",
+    "page": "report/test_live_page.py",
+    "calibrate": "live/test_calibrate.py",
+    "bench": "cli/test_bench_command.py",
+    "plan": "cli/test_plan_command.py",
+    "doctor": "cli/test_answers.py",
+    "demo": "cli/test_demo.py",
+    "watch": "cli/test_watch.py",
+}
 NET = """
 from torch import nn
 
@@ -70,7 +83,8 @@ class Block:
             return []
         lines = self.code.replace("\\\n", " ").splitlines()
         lines = [line.strip().removeprefix("$ ") for line in lines]
-        return [shlex.split(line, comments=True) for line in lines if re.match(STARTS, line)]
+        lines = [re.split(r" > | \| ", line)[0] for line in lines if re.match(STARTS, line)]
+        return [shlex.split(line, comments=True) for line in lines]
 
 
 STARTS = r"(salf|make|python|\.venv/bin/\S+) [\w./-]+"
@@ -133,6 +147,16 @@ def test_every_block_is_code_that_runs_or_says_what_it_is():
     assert not empty, "a marker says why a block is not run"
 
 
+def test_every_command_is_run_here_or_elsewhere():
+    for block in (b for found in ALL.values() for b in found if not b.skipped):
+        for program, *arguments in block.commands:
+            named = [each for each in arguments[:2] if not each.startswith("-")]
+            if program == "salf" and named and not QUICK & set(named):
+                where = [ELSEWHERE[each] for each in named if each in ELSEWHERE]
+                assert where, f"{block.page}:{block.line}: {shlex.join(arguments)}"
+                assert (ROOT / "tests" / where[0]).exists()
+
+
 @pytest.mark.parametrize("block", SIMULATED)
 def test_a_sample_runs_as_printed(block, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -180,6 +204,7 @@ def test_a_command_exists_with_its_options(command):
 def test_the_commands_of_a_page_run_in_their_order(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr("salf.cli.runs.workers_of", lambda *_: nullcontext(0))  # in this process
     (tmp_path / "mynets.py").write_text(NET)
     (tmp_path / "pi.csv").write_text("name,speed\npi,1e9\n")  # what calibrating it would leave
     for block in ALL["docs/own-methods.md"]:
@@ -195,16 +220,17 @@ def test_the_commands_of_a_page_run_in_their_order(page, tmp_path, monkeypatch):
 
 
 def smaller(arguments):
-    """The command with few rounds and users, and data that need no download."""
-    few = {"--seconds": "0.3", "--users": "6", "--data": "synthetic"}
+    """The command with one seed, few rounds and users, and data that need no download."""
+    few = {"--seconds": "0.3", "--users": "6", "--data": "synthetic", "--seeds": "1"}
     few["--rounds"] = "4" if "--resume" in arguments else "2"
     found = list(arguments)
     for name, value in few.items():
         if name in found:
             found[found.index(name) + 1] = value
-    if found[0] == "run":
+    if found[0] in ("run", "compare"):
         found += [] if {"--rounds", "--seconds"} & set(found) else ["--rounds", "2"]
         found += ["--data", "synthetic"] if found[1].startswith("mnist") else []
+        found += ["--seeds", "1"] if found[0] == "compare" and "--seeds" not in found else []
     return found
 
 

@@ -22,17 +22,8 @@ LISTED = re.findall(r"^::: (\S+)$", API, re.MULTILINE)
 
 
 def nav():
-    def of(entry):
-        if isinstance(entry, str):
-            return [entry]
-        return [page for value in entry.values() for each in _list(value) for page in of(each)]
-
     settings = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))
-    return [page for entry in settings["nav"] for page in of(entry)]
-
-
-def _list(value):
-    return value if isinstance(value, list) else [value]
+    return site_pages.in_navigation(settings["nav"])
 
 
 def test_every_public_name_is_on_one_page_of_the_reference():
@@ -88,9 +79,14 @@ def test_every_setting_is_on_the_page_of_settings():
     assert not [name for name in shown if f"`{name}`" not in page]
 
 
-def test_every_page_is_in_the_navigation():
+def test_every_page_is_in_the_navigation(tmp_path):
+    assert len(nav()) == len(set(nav()))
     pages = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
-    assert set(nav()) == pages | set(site_pages.pages())
+    assert set(nav()) <= pages | set(site_pages.pages())
+    (tmp_path / "new.md").write_text("# New\n")
+    (tmp_path / "old.md").write_text("# Old\n")
+    config = {"docs_dir": str(tmp_path), "nav": [{"Start": [{"Old": "old.md"}]}]}
+    assert site_pages.on_config(config)["nav"][1] == {"More": ["new.md"]}
 
 
 def test_links_of_the_readme_and_of_other_texts_lead_somewhere():

@@ -11,7 +11,7 @@ import re
 import tomllib
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 ROOT = Path(__file__).parent.parent
 BENEATH = {"README.md": "index.md"} | {
@@ -25,6 +25,23 @@ def pages() -> dict[str, str]:
     texts = {page: of_repository(ROOT / name) for name, page in BENEATH.items()}
     methods = {f"methods/{name}.md": of_method(name) for name in _table()}
     return texts | methods | {"api/settings.md": settings(), "api/commands.md": commands()}
+
+
+def on_config(config: Any) -> Any:
+    """Pages without a place in the navigation are its last section. MkDocs calls this."""
+    docs = Path(config["docs_dir"])
+    pages = {page.relative_to(docs).as_posix() for page in docs.rglob("*.md")}
+    if rest := sorted(pages - set(in_navigation(config["nav"]))):
+        config["nav"].append({"More": rest})
+    return config
+
+
+def in_navigation(entry: Any) -> list[str]:
+    """The pages of a part of the navigation."""
+    if isinstance(entry, str):
+        return [entry]
+    parts = entry.values() if isinstance(entry, dict) else entry
+    return [page for part in parts for page in in_navigation(part)]
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -67,7 +84,7 @@ def of_method(name: str) -> str:
         parts += ["\n".join(["| option | default | type |", "|---|---|---|", *rows])]
         parts += [
             "On the command line `--option NAME=VALUE`; in Python "
-            f"`salf.method({name!r}, {options[-1].name}={_default(options[-1])})`. "
+            f"`salf.method({name!r}, {options[-1].name}={_default(options[-1])!r})`. "
             "[Where the defaults come from](../methods.md#where-the-defaults-come-from)."
         ]
     code = "\n".join(f"    {line}".rstrip() for line in file.read_text("utf-8").splitlines())
@@ -184,7 +201,10 @@ def _default(field: Any) -> Any:
 
 
 def _type(found: Any) -> str:
-    return getattr(found, "__name__", str(found).replace("typing.", "")).replace("|", "or")
+    if isinstance(found, str):
+        return found.replace("|", "or")
+    choices = " or ".join(map(repr, get_args(found))) if get_origin(found) is Literal else ""
+    return choices or getattr(found, "__name__", str(found).replace(" | ", " or "))
 
 
 def _cell(text: str) -> str:

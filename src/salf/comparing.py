@@ -1,7 +1,7 @@
 """Compare methods and settings: every combination is a run, and all of them are one table."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from html import escape
 from itertools import product
@@ -14,7 +14,7 @@ from torch import nn
 from salf.common import Report
 from salf.common.bars import Bar, console
 from salf.common.errors import SalfError, TrainingDiverged
-from salf.common.files import csv_of, write_whole
+from salf.common.files import csv_of, json_text, write_whole
 from salf.common.notebook import frame
 from salf.data import DataSet, are_of_users
 from salf.methods import Method, asks, named
@@ -22,8 +22,9 @@ from salf.methods import method as make_method
 from salf.problem import Problem
 from salf.report.comparison import print_tables, write_report
 from salf.report.tables import printed
-from salf.runs.compare import Case, Comparison, check_options, check_target, options_of
+from salf.runs.compare import CASES, RUNS, Case, Comparison, check_options, check_target, options_of
 from salf.runs.config import Config
+from salf.runs.events import TensorBoard
 from salf.runs.federation import data_files, load_data
 from salf.runs.own import TrainData, federation
 from salf.runs.pool import Interrupted, Job, WorkersLike, run_all, run_job
@@ -222,13 +223,20 @@ class Sweep:
         workers: WorkersLike = None,
         on_round: OnRound | None = None,
         report: Report | None = None,
+        tensorboard: Path | None = None,
     ) -> Compared:
         """Do all runs; with `out`, each is kept in a folder, and results.csv at the end."""
         asked = {
             name: {**self.cases[case], "seed": seed} for (case, seed), name in self.names.items()
         }
-        kept = {n: None if out is None else Path(out, "runs", n).absolute() for n in asked}
-        jobs = {name: self._job(each, kept[name], on_round) for name, each in asked.items()}
+        kept = {n: None if out is None else Path(out, RUNS, n).absolute() for n in asked}
+        if out is not None:
+            cases = [(name, asdict(case)) for (case, _), name in self.names.items()]
+            write_whole(Path(out) / CASES, json_text(cases))
+        jobs = {
+            n: self._job(each, kept[n], TensorBoard(tensorboard / n) if tensorboard else on_round)
+            for n, each in asked.items()
+        }
         if self.by_name:  # here, so that data are fetched and what is wrong with them is said once
             for data in dict.fromkeys(each.get("data", self.base.data) for each in asked.values()):
                 load_data(self.base.changed(data=data), report)

@@ -1,6 +1,7 @@
 """What a person sees of a live run, whatever users send."""
 
 import io
+import re
 
 import pytest
 from rich.console import Console
@@ -25,7 +26,7 @@ ROW = Row(
 
 @pytest.fixture
 def screen(monkeypatch):
-    console = Console(file=io.StringIO(), force_terminal=True, width=120, color_system=None)
+    console = Console(file=io.StringIO(), force_terminal=True, width=80, color_system=None)
     monkeypatch.setattr(board, "console", console)
     return console
 
@@ -44,9 +45,10 @@ def shown(screen, row):
 
 def test_who_reached_which_layer_and_who_was_late(screen):
     text = shown(screen, ROW)
-    assert "user-2 (8x slower)" in text
+    assert max(map(len, re.sub(r"\x1b\[[?\w]*", "", text).splitlines())) <= 80
+    assert "user-2, 8x slower" in text
     assert "■■□" in text
-    for how in ("finished", "reached layer 2 (hidden)", "late"):
+    for how in ("finished", "reached layer 2 hidden", "late"):
         assert how in text
 
 
@@ -60,7 +62,5 @@ def test_without_a_terminal_it_is_a_line_and_the_last_round_is_always_said(monke
     said = []
     monkeypatch.setattr(board, "say", said.append)
     show(ROW, 3)
-    assert said == [
-        "round 3 of 3: 2 of 4 users answered in 50 ms, layers reached by 1/2/2, accuracy 0.8750"
-    ]
+    assert said == ["round 3 of 3: 2 of 4 users in 50 ms, layers reached by 1/2/2, accuracy 0.8750"]
     assert console.file.getvalue() == ""

@@ -137,7 +137,7 @@ def test_layers_of_a_module_are_its_blocks_or_as_given_and_what_is_frozen_is_sho
         (["rnu"], "No such command 'rnu'. Did you mean 'run'? See"),
         (["foo"], "No such command 'foo'. See"),
         (["data"], "Missing argument 'NAME': mnist | fashion-mnist"),
-        (["replay"], "Missing argument 'FOLDER': The folder of a live run"),
+        (["replay"], "Missing argument 'FOLDER': The folder of a run"),
         (["run", "one", "two"], "run --help"),
         (["run", "--rounds", "many"], "--rounds"),
         (["run", "--no-such-flag"], "--no-such-flag"),

@@ -121,7 +121,7 @@ def test_times_to_the_target(times, wanted):
 def test_the_page_has_it_all():
     html = Standings(SUITE, rows()).page(["bench", "--suite", "digits"]).html()
     for part in (
-        "suite digits, version 1",
+        "suite digits, version 2",
         "0.900 ±0.000",
         "Rank by accuracy at the budget",
         "slowest tenth",

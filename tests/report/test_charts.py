@@ -3,7 +3,7 @@ from itertools import pairwise
 import pytest
 from made_up import BASE, case, comparison, result, timed
 
-from salf.report import charts
+from salf.report import charts, parts
 from salf.report.charts import headings
 from salf.runs.compare import Comparison
 from salf.runs.config import Config
@@ -72,7 +72,7 @@ def test_colours_tell_methods_and_dashes_tell_batches():
 
 def test_who_takes_part_is_a_part_of_the_users_asked():
     runs = {case("salf", ratio): [result([0.5], reached=(1, 3, 4))] for ratio in (0.3, 0.9)}
-    (bars,) = charts.participation(Comparison(Config(users=5), runs)).charts
+    (bars,) = parts.participation(charts.by_condition(Comparison(Config(), runs)), 5).charts
     assert bars.groups == ["SALF, 30 % stragglers", "SALF, 90 % stragglers"]
     assert [values[0] for values in bars.values] == pytest.approx([0.2, 0.6, 0.2])
 
@@ -81,10 +81,11 @@ def test_lanes_are_of_one_method_with_a_deadline_and_one_that_waits():
     pieces = [[[0.0, 1.0, 0], [1.0, 2.0, 3], [2.0, 3.0, -1]]]
     lanes = [{"round": 1, "seconds": 3.0, "deadline": 2.5, "users": [7], "pieces": pieces}]
     runs = {case(method): [timed(method, [0.5], 0.5)] for method in ("drop", "fedavg", "salf")}
-    for results in runs.values():
-        results[0].summary["lanes"] = lanes
-    found = charts.swimlanes(Comparison(BASE, runs)).charts
-    assert [chart.rounds[0]["name"] for chart in found] == ["SALF, round 1", "FedAvg, round 1"]
-    kinds = [found[0].kinds[kind].name for _, _, kind in found[0].rounds[0]["lanes"][0]]
+    for each, (only,) in runs.items():
+        deadline = None if each.method == "fedavg" else 2.5
+        lane = {**lanes[0], "deadline": deadline}
+        only.summary.update({"method": each.method, "lanes": [lane]})
+    found = parts.swimlanes(charts.by_condition(Comparison(BASE, runs))).charts
+    assert [chart.title for chart in found] == ["SALF, ", "FedAvg, "]
+    kinds = [found[0].kinds[kind].name for _, _, kind in found[0].rounds[0]["pieces"][0]]
     assert kinds == ["download, upload", "layer 3 c", "work that is in no update"]
-    assert found[0].rounds[0]["users"] == ["user 7"]

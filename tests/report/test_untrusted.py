@@ -8,7 +8,7 @@ from test_live_page import CONFIG_OF_ALL, row, salf
 from salf.common.errors import SalfError
 from salf.core import rows
 from salf.live.replays import replay
-from salf.report.live import write_live_page
+from salf.report.watch import write_page
 from salf.runs.config import Config
 from salf.runs.folder import CONFIG, ROUNDS, RunFolder
 from salf.runs.presets import load_config, read_toml
@@ -46,7 +46,7 @@ def test_a_page_imports_nothing(folder, monkeypatch):
 def test_a_page_is_the_same_whether_its_config_is_tried_or_only_read(folder):
     naming(folder)
     assert load_config(CONFIG, look=True) == load_config(CONFIG) == CONFIG_OF_ALL
-    write_live_page(folder)
+    write_page(folder)
 
 
 @pytest.mark.parametrize("name", ["method", "model", "data"])

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from salf.cli import bench, demo, doctor, fleet, live, runs, show
+from salf.cli import bench, demo, doctor, fleet, live, runs, show, watch
 from salf.cli.options import Answering, option, show_all
 from salf.cli.terminal import INTERRUPTED, as_options, results, say, tell
 from salf.common import version as installed
@@ -50,6 +50,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     runs.plan,
     bench.bench,
     live.live,
+    watch.watch,
     show.methods,
     show.layers,
     show.data,

@@ -6,18 +6,15 @@ from typing import TYPE_CHECKING
 
 from rich.console import Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from salf.cli.terminal import console, say
-from salf.common.errors import in_one_line
-from salf.runs.live_config import LiveConfig, slowness
+from salf.runs.live_config import LiveConfig
 
 if TYPE_CHECKING:
     from salf.core.rows import Row
 
 EVERY, SHOWN_EVERY = 10.0, 0.1  # seconds between lines where there is no terminal, and pictures
-MOST = 20  # users that are shown one by one
 
 
 class Board:
@@ -41,11 +38,7 @@ class Board:
 
     def begin(self, config: LiveConfig, layers: Sequence[str]) -> None:
         """The federation is put together."""
-        from salf.live.users import user_name
-
-        slow = enumerate(slowness(config.slow, config.users), 1)
-        self._slow = {user_name(number): factor for number, factor in slow}
-        self._rounds, self._layers = config.rounds, layers
+        self._config, self._layers = config, layers
 
     def status(self, text: str) -> None:
         """What is being prepared; empty when that is over."""
@@ -62,39 +55,19 @@ class Board:
             self._accuracy = f", accuracy {row.accuracy:.4f}"
         heard = sum(depth <= len(self._layers) for depth in row.depths.values())
         line = (
-            f"round {row.round} of {self._rounds}: {heard} of {len(row.depths)} users answered in "
+            f"round {row.round} of {self._config.rounds}: {heard} of {len(row.depths)} users in "
             f"{1000 * row.seconds:.0f} ms, layers reached by {'/'.join(map(str, row.reached))}"
             f"{self._accuracy}"
         )
         every = SHOWN_EVERY if console.is_terminal else EVERY
-        if time.monotonic() - self._last < every and row.round < self._rounds:
+        if time.monotonic() - self._last < every and row.round < self._config.rounds:
             return
         self._last = time.monotonic()
         if console.is_terminal:
+            from salf.report.live import LiveRun, last_round
+
+            run = LiveRun(self._config, [row], {"layers": self._layers})
             self._live.start()
-            self._live.update(Group(Text(line), self._users(row)), refresh=True)
+            self._live.update(Group(Text(line), last_round(run).rich()), refresh=True)
         else:
             say(line)
-
-    def _users(self, row: "Row") -> Table:
-        table = Table("user", "layers reached, from the last", "this round", box=None)
-        in_order = sorted(row.depths, key=lambda user: (len(user), user))  # user-10 after user-2
-        for user in in_order[:MOST]:
-            depth, factor = row.depths[user], self._slow.get(user, 1.0)
-            table.add_row(
-                Text(in_one_line(user) + f" ({factor:g}x slower)" * (factor != 1)),
-                Text("■" * (len(self._layers) + 1 - depth) + "□" * (depth - 1)),
-                Text(in_one_line(self._how(user, depth, row))),  # a reason may quote anything
-            )
-        if len(row.depths) > MOST:
-            table.add_row(f"and {len(row.depths) - MOST} more")
-        return table
-
-    def _how(self, user: str, depth: int, row: "Row") -> str:
-        if reason := dict(row.rejected).get(user):
-            return reason
-        if row.finished(user):
-            return "finished"
-        if depth <= len(self._layers):
-            return f"reached layer {depth} ({self._layers[depth - 1]})"
-        return "late" if user in row.silent else "completed no layer"

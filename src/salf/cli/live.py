@@ -28,7 +28,7 @@ USERS = 8  # unless said otherwise: the paper's 30 are many processes for one ma
 FederationName = Annotated[
     str, option("--federation", help="Name of the federation, if a cluster has several (salf).")
 ]
-Folder = Annotated[Path, typer.Argument(help="The folder of a live run (its --out).")]
+Folder = Annotated[Path, typer.Argument(help="The folder of a run (its --out).")]
 
 
 @settings_of(LiveConfig)
@@ -88,10 +88,10 @@ def live(
         say("Nothing was saved: add --out FOLDER to save the model and every round's depths.")
         return
     tell(f"The run is in {out}")
-    from salf.report.live import write_live_page
+    from salf.report.watch import write_page
 
     try:
-        wrote(write_live_page(out))
+        wrote(write_page(out))
     except (SalfError, OSError) as error:  # the run is finished, whatever becomes of its page
         say(f"Could not create the page: {error}; then salf page {quote(str(out))} creates it.")
 
@@ -171,14 +171,14 @@ def _tell_summary(summary: dict[str, Any]) -> None:
 
 
 def page(folder: Folder) -> None:
-    """Create the page of a live run: accuracy over time, how far each user got, rejected updates.
+    """Create the page of a run, a comparison or a live run from its files.
 
-    The page is FOLDER/live.html, one file that needs no network. `salf live --out` writes it at the
-    end of a run. During a run, or after one that was interrupted, it shows the rounds so far.
+    The page is FOLDER/live.html, or report.html of simulated runs, one file that needs no network.
+    During a run, or after one that was interrupted, it shows the rounds saved so far.
     """
-    from salf.report.live import write_live_page
+    from salf.report.watch import write_page
 
-    path = write_live_page(folder)
+    path = write_page(folder)
     wrote(path)
     answer({"page": path})
 

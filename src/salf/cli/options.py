@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import wraps
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -14,10 +15,10 @@ from typer.core import TyperCommand, TyperOption
 
 from salf.cli.terminal import results, say
 from salf.common.errors import SalfError
-from salf.runs.config import Config
 from salf.runs.presets import PRESETS
 from salf.runs.settings import (
     Settings,
+    helps,
     key,
     refuse_deadline,
 )
@@ -60,6 +61,9 @@ Nodes = Annotated[
         "ADDRESS:PORT of its head.",
     ),
 ]
+Events = Annotated[
+    Path | None, option("--tensorboard", help="Folder for TensorBoard (salf[tensorboard]).")
+]
 Options = Annotated[
     list[str] | None,
     option(
@@ -70,7 +74,7 @@ Options = Annotated[
     ),
 ]
 
-_HELP = {each.name: each.metadata.get("help", "") for each in fields(Config)}
+_HELP = helps()
 DataDir = Annotated[str | None, option("--data-dir", help=_HELP["data_dir"])]
 
 
@@ -139,13 +143,13 @@ def settings_of(
                     (list[str] if several else _typed(hints[each.name], each.metadata)) | None,
                     option(
                         f"--{key(each.name)}",
-                        help=each.metadata["help"],
+                        help=_HELP[each.name],
                         rich_help_panel=_panel(kind, each.name),
                     ),
                 ],
             )
             for each in fields(kind)
-            if "help" in each.metadata and (not only or each.name in only)
+            if each.name in _HELP and (not only or each.name in only)
             if each.name not in without
         }
         if not only or "options" in only:

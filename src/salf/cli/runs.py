@@ -8,6 +8,7 @@ import typer
 
 from salf.cli.options import (
     ConfigSource,
+    Events,
     GivenSettings,
     Nodes,
     Workers,
@@ -65,8 +66,9 @@ def run(
         ),
     ] = 0,
     cluster: Nodes = None,
+    tensorboard: Events = None,
 ) -> None:
-    """Train once. With --out, save the model, the metrics and the config in a folder.
+    """Train once. With --out, save model, metrics, config and a page in a folder.
 
     Examples:
 
@@ -79,6 +81,8 @@ def run(
         salf run mnist-mlp --fleet phones --deadline 60ms --seconds 30    (a simulated clock)
     """
     from salf.report import names
+    from salf.report.watch import write_page
+    from salf.runs.events import TensorBoard
     from salf.runs.run import run as train
     from salf.runs.training import watched
 
@@ -87,7 +91,8 @@ def run(
     config = with_settings(simulated(source), settings, _changed)
     name = find(config.method).name
     shared = workers_of(workers, cluster)
-    with shared as given, watched(name, config.rounds, config.seconds) as on_round:
+    events = None if tensorboard is None else TensorBoard(tensorboard)
+    with shared as given, watched(name, config.rounds, config.seconds, events) as on_round:
         result = train(
             config,
             out,
@@ -109,7 +114,7 @@ def run(
     if out is None:
         say("Nothing was saved: add --out FOLDER to save the model, the metrics and the config.")
     else:
-        told.append(f"The run is in {out}")
+        told.append(f"The run is in {out}, and its page is {write_page(out)}")
     answer(found, *told)
 
 
@@ -143,6 +148,7 @@ def compare(
             help="Folder for results.csv, a figure and a page; continues a comparison begun there.",
         ),
     ] = None,
+    tensorboard: Events = None,
 ) -> None:
     """Compare methods and settings, and print one table: mean and spread over the seeds.
 
@@ -164,7 +170,7 @@ def compare(
     asked |= {"method": parse_list(methods)} if methods else {}
     sweep = Sweep.of(simulated(source), asked, seeds, target)
     with workers_of(workers, cluster) as given:
-        compared = sweep.run(out, given, report=say)
+        compared = sweep.run(out, given, report=say, tensorboard=tensorboard)
     if compared.results:
         print_tables(compared, results)
         wrote(*write_report(compared, out, sys.argv[1:]) if out else ())

@@ -6,6 +6,7 @@ from typing import Any, Literal, TypeVar
 
 T = TypeVar("T")
 
+LINK, LOST = 0, -1  # what a piece of a lane is, in place of a layer's number
 POINTS = 200  # of a curve, at most: more cannot be seen, and the page holds them all
 _ORDERED = (
     "#332288", "#0072B2", "#56B4E9", "#009E73", "#A6A12B", "#E69F00", "#D55E00", "#882255",
@@ -106,17 +107,31 @@ class Cells:
 
 @dataclass(frozen=True)
 class Lanes:
-    """What users did in a few rounds: for each a row of [begin, end, place of the kind]."""
+    """What users did in a few rounds: for each, pieces of (begin, end, place of the kind).
 
-    kinds: Sequence[Line]
-    rounds: Sequence[Mapping[str, Any]]  # each with name, end, deadline, users and their lanes
+    A round has `round`, `seconds`, `deadline`, `users` and their `pieces`.
+    """
+
+    title: str
+    kinds: Sequence[Line]  # LOST is the last one
+    rounds: Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Voices:
+    """The part that users and classes have in the steps of some methods, beside their data."""
+
+    lines: Sequence[Line]
+    users: Mapping[str, Sequence[float]]  # by line, the least heard first, in equal parts
+    classes: Mapping[str, Sequence[float]]
+    data: Sequence[float]
 
 
 @dataclass(frozen=True)
 class Figure:
     """Charts below each other, with a title over them."""
 
-    charts: Sequence[Lines | Bars | Cells | Lanes]
+    charts: Sequence[Lines | Bars | Cells | Lanes | Voices]
     title: str = ""
     subtitle: Sequence[str] = ()
 

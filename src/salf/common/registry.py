@@ -28,6 +28,10 @@ PATH = "package.module:Name"  # how an import path is written
 _UNTRUSTED: ContextVar[tuple[str, bool] | None] = ContextVar("untrusted", default=None)
 
 
+class Untrusted(SalfError):
+    """A name that stands for code which may not be run."""
+
+
 @contextmanager
 def importing_nothing(whose: str, loaded: bool = False) -> Iterator[None]:
     """Refuse import paths for a while: a file from elsewhere must not run code when looked at.
@@ -70,7 +74,7 @@ def _imported(kind: str, path: str) -> Any:
     module_name, _, attribute = path.partition(":")
     untrusted = _UNTRUSTED.get()
     if untrusted is not None and not (untrusted[1] and module_name in sys.modules):
-        raise SalfError(
+        raise Untrusted(
             f"{untrusted[0]} names the {kind} {path!r}, whose code would be run: give trust=True "
             "if you trust it."
         )

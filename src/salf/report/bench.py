@@ -13,8 +13,9 @@ from salf.common.figures import Axis, Figure, Line, Lines, Point
 from salf.common.files import csv_of, write_all
 from salf.common.intervals import Interval, interval, over_seeds
 from salf.report import names
-from salf.report.page import Chart, Page, PageBlock, Section, again, made_with
+from salf.report.page import Chart, Note, Page, PageBlock, Section, again, made_with
 from salf.report.tables import NONE, Table, best, bold, not_reached, tell
+from salf.report.texts import text
 from salf.runs.compare import SHARE
 
 PAGE, CSV = "report.html", "results.csv"
@@ -108,15 +109,9 @@ class Standings:
         """The meaning of the tables."""
         suite = self.suite
         rates = names.listed([f"{rate:g}" for rate in suite.rates])
-        return [
-            f"{over_seeds(len(suite.seeds)).capitalize()}. Each method uses the best of the "
-            f"learning rates {rates} for each scenario, chosen on the held-out data of other seeds "
-            f"({names.listed([*map(str, suite.tuning_seeds)])}).",
-            "Methods are ranked by the accuracy shown; ties share the mean of their ranks. A "
-            "method that fails with any seed is ranked last. Mixture has no clock, so waiting "
-            "costs nothing there, and methods that wait are not ranked. Against SALF: a tie is a "
-            "difference, paired by seed, whose 95 % interval contains 0.",
-        ]
+        seeds, tuning = over_seeds(len(suite.seeds)).capitalize(), [*map(str, suite.tuning_seeds)]
+        tuned = text("bench.tuning", seeds=seeds, rates=rates, tuning=names.listed(tuning))
+        return [tuned, text("bench.ranks")]
 
     def gaps(self) -> list[str]:
         """Where methods have no result, and why."""
@@ -143,20 +138,15 @@ class Standings:
             f"The straggler benchmark: suite {suite.name}, version {suite.version}",
             [
                 *self._verdict(),
-                f"{len(self.rows)} methods in {len(suite.scenarios)} scenarios, which differ in "
-                "who is slow or absent and in who holds which data. In each of them, all methods "
-                "have the same users, data, devices and budget.",
-                "The clock is the old one. Device speeds are assumed, more than a thousand times "
-                "slower than measured phones, with no fixed cost per step; ranks and times will "
-                "change. Four steps of four rows take as long here as one of 16; on measured "
-                "phones they take up to 2.9 times as long.",
+                text("bench.about", methods=len(self.rows), scenarios=len(suite.scenarios)),
+                text("bench.clock"),
             ],
             [
                 *([Section("Your methods beside SALF", beside)] if beside else []),
-                Section("Ranks", [self.ranks(), *self.notes(), *self.gaps()]),
+                Section("Ranks", [self.ranks(), *map(Note, [*self.notes(), *self.gaps()])]),
                 *map(self._of_data, suite.data),
                 Section("Scenarios", _scenarios(suite)),
-                again(command, "", *made_with(made)),
+                *again(command, "", *made_with(made)),
             ],
         )
 
@@ -177,24 +167,16 @@ class Standings:
 
     def _of_data(self, data: str) -> Section:
         title, goal = names.data(data), f"{100 * SHARE:g} % of the reference"
-        chart = Chart(
-            self.curves(data),
-            f"Accuracy on held-out data of {title} over the budget, by scenario: mean over the "
-            "seeds. Dashed lines: equal-time batches. Click a method to hide it.",
-        )
-        about = (
-            "Time: simulated seconds (Mixture: rounds; h: hours) until the accuracy on held-out "
-            f"data is at or above {goal}, FedAvg waiting for every user, for as many rounds as "
-            "the budget has deadlines, however long that takes. Slowest tenth: in By labels, "
-            "where users differ only in availability, the tenth that is available least."
-        )
+        chart = Chart(self.curves(data), text("bench.curves", data=title))
         measures: dict[str, Show] = {
             f"Time to {goal}": to_target,
             "Accuracy on the data of the slowest tenth": lambda it: _spread(it, "slowest"),
             "Work and bytes lost": _lost,
         }
         tables = [self._by_scenario(data, show, what) for what, show in measures.items()]
-        return Section(title, [self.accuracies(data), chart, about, *tables])
+        return Section(
+            title, [self.accuracies(data), chart, Note(text("bench.measures", goal=goal)), *tables]
+        )
 
     def curves(self, data: str) -> Figure:
         """Accuracy over the part of the budget that is used, a panel per scenario."""

@@ -13,14 +13,15 @@ from salf.common.files import write_all
 from salf.common.pictures import pictures
 from salf.report import charts, names
 from salf.report.measured import at_end, seeds, spread, tested
-from salf.report.page import Chart, Page, PageBlock, Section, again, made_with
+from salf.report.page import Chart, Note, Page, PageBlock, Section, again, made_with
+from salf.report.parts import AXES, explained
 from salf.report.tables import NONE, Table, best, bold, not_reached, tell
-from salf.report.verdict import headline, mean_time, number, target, verdict
+from salf.report.texts import text, texts
+from salf.report.verdict import budget, mean_time, number, target, verdict
 from salf.runs.compare import Case, Clocked, Comparison
-from salf.runs.config import Config
 from salf.runs.settings import key as setting_key
 from salf.worlds.depth import has_ratio
-from salf.worlds.fleet.named import ABOUT
+from salf.worlds.fleet.named import CLASSES
 
 PAGE = "report.html"
 TO_TARGET = "Seconds to target"
@@ -28,8 +29,9 @@ TO_TARGET = "Seconds to target"
 
 def print_tables(comparison: Comparison, console: Console) -> None:
     """Print the verdict, and a table per split and way of averaging."""
-    tell(console, *verdict(comparison), "")
-    for table in tables(comparison):
+    said, ahead = verdict(comparison)
+    tell(console, said, "")
+    for table in [*tables(comparison), *ahead]:
         tell(console, table, "")
     tell(console, notes(comparison))
 
@@ -55,8 +57,8 @@ def write_together(parts: Sequence[tuple[str, Comparison, Sequence[str]]], out: 
         own = page(comparison, command)
         intro.append(f"{heading}. {' '.join(own.intro)}")
         # The first section is the table: it goes under the heading of its part.
-        sections += [Section(heading, own.sections[0].blocks), *own.sections[1:-1]]
-        how += own.sections[-1].blocks
+        sections += [Section(heading, own.sections[0].blocks), *own.sections[1:-2]]
+        how += [block for section in own.sections[:-3:-1] for block in section.blocks]
         name = f"accuracy-{names.fleet_name(comparison.base).partition(':')[0]}"
         files |= pictures(charts.curves(comparison), out / name)
     sections.append(Section(own.sections[-1].heading, how))
@@ -68,18 +70,24 @@ def page(comparison: Comparison, command: Sequence[str]) -> Page:
     compared = names.listed([*dict.fromkeys(names.method(c.method) for c in comparison.results)])
     summary = next(iter(comparison.results.values()))[0].summary
     source = [f"Data: {summary['data']}."] if summary.get("data") else []
-    about = "Config shared by all runs, except for what is compared"
+    base, one = comparison.base, len(comparison.results) == 1
+    about = "" if one else "Of all runs, except for what is compared:"
     used = made_with((summary.get("versions") or {}).items())
-    told = verdict(comparison)
-    results: list[PageBlock] = [*tables(comparison), *(told if told[1:] else []), notes(comparison)]
+    said, ahead = verdict(comparison)
+    results: list[PageBlock] = [*tables(comparison), *ahead, Note(notes(comparison))]
     return Page(
-        f"{compared} on {names.data(comparison.base.data)}",
-        headline(comparison),
+        f"{compared} on {names.data(base.data)}",
+        [said],
         [
             Section("Results", results),
             _curves(comparison),
-            *_explained(comparison, summary),
-            again(command, comparison.base.to_toml(), *source, *used, about=about),
+            *explained(
+                charts.by_condition(comparison),
+                charts.lines(comparison),
+                base.cohort_size(),
+                _devices(comparison, summary),
+            ),
+            *again(command, base.to_toml(), *source, *used, about=about),
         ],
     )
 
@@ -91,7 +99,7 @@ def tables(comparison: Comparison) -> list[Table]:
     """
     groups: dict[str, list[Case]] = {}
     for case in comparison.results:
-        average = names.AVERAGES.get(case.average, case.average)
+        average = names.average(case.average)
         groups.setdefault(f"{names.split(case.split)}, {average}", []).append(case)
     return [_table(comparison, cases, caption) for caption, cases in groups.items()]
 
@@ -131,12 +139,13 @@ def _clocked(
 ) -> dict[str, str]:
     """The columns of a comparison by the simulated clock."""
     measure = at_end(comparison)
+    timed = len(comparison.results) > 1 or comparison.goal is not None
     slowest = {"Slowest 10 %": spread([run.slowest for run in runs])}
     return {
         measure.capitalize(): spread(known),
         **(slowest if measure == "accuracy" else {}),
         "Rounds": f"{fmean(run.rounds for run in runs):.0f}",
-        TO_TARGET: to_target(runs),
+        **({TO_TARGET: to_target(runs)} if timed else {}),
         "Waited": number(fmean(run.waited for run in runs) / comparison.base.cohort_size()),
         "Work lost": f"{fmean(run.lost_work for run in runs):.0%}",
         "Bytes lost": f"{fmean(run.lost_bytes for run in runs):.0%}",
@@ -161,9 +170,10 @@ def notes(comparison: Comparison) -> str:
     setting = "by ratio of stragglers" if not base.fleet and has_ratio(base.depth) else setting
     said = [
         f"Test {measure} of the model {base.given.get('model', base.model)} on "
-        f"{names.data(base.data)} with {names.users(base)} after {_budget(base)}, {setting}: "
+        f"{names.data(base.data)} with {names.users(base)} after {budget(base)}, {setting}: "
         + (f"mean ± standard deviation over {count} seeds." if count > 1 else "one seed.")
     ]
+    several = len(comparison.results) > 1
     if others := [setting_key(name) for name, _ in next(iter(comparison.results)).more]:
         said.append(f"What is said of {names.listed(others)} here is of the first value.")
     waiting = [names.method(c.method) for c in comparison.results if names.waits(c.method)]
@@ -171,32 +181,17 @@ def notes(comparison: Comparison) -> str:
         listed = names.listed([*dict.fromkeys(waiting)])
         said.append(f"{listed} waits for all users in every round.")
     if not base.fleet:
-        return " ".join([*said, "Bold: the best method with a deadline."])
-    if measure == "accuracy":
-        said.append(
-            "Slowest 10 %: accuracy on the data of the 10 % of users with the slowest devices. "
-            f"{TO_TARGET}: until the first evaluation on held-out data at or above "
-            f"{target(comparison)}."
-        )
-    said.append(
-        "Waited: simulated seconds from when a user finishes to the end of the round. Work and "
-        "bytes lost: what is in no update, of users that a method drops and of layers not complete "
-        "by the deadline. Bold: the best method."
-    )
-    return " ".join(said)
-
-
-def _budget(base: Config) -> str:
-    """When runs ended."""
-    if base.seconds is None:
-        return f"{base.rounds} rounds"
-    most = f" or {base.rounds} rounds" if base.rounds else ""
-    return f"{base.seconds:,g} s of simulated time{most}"
+        return " ".join([*said, "Bold: the best method with a deadline." * several]).strip()
+    said += [text("comparison.slowest")] * (measure == "accuracy")
+    if several or comparison.goal is not None:
+        said.append(text("comparison.target", target=target(comparison)))
+    said.append(text("comparison.lost"))
+    return " ".join([*said, *["Bold: the best method."] * several])
 
 
 def _curves(comparison: Comparison) -> Section:
     measure, over = charts.shown(comparison)
-    title = f"{charts.MEASURES[measure]} over {charts.AXES[over].lower()}"
+    title = f"{AXES[measure]} over {AXES[over].lower()}"
     band = ", mean over the seeds, with a band from the lowest to the highest"
     several = ". Click a method to hide it" * (len(comparison.results) > 1)
     about = f"{title}{band * (seeds(comparison) > 1)}{several}."
@@ -204,57 +199,15 @@ def _curves(comparison: Comparison) -> Section:
     return Section(title, [Chart(Figure(charts.curves(comparison).charts), about)])
 
 
-def _explained(comparison: Comparison, summary: Mapping[str, Any]) -> list[Section]:
-    """What explains the results: a few rounds, devices, who takes part, voice, waste."""
-    found = []
-    if (lanes := charts.swimlanes(comparison)) is not None:
-        about = (
-            "Some users of the first rounds with the first seed, from the fastest to the slowest: "
-            "each layer from the last to the first. The vertical line is the deadline."
-        )
-        found.append(Section("A few rounds", [Chart(lanes, about), *_devices(comparison, summary)]))
-    about = (
-        f"Of the {comparison.base.cohort_size()} users of a round, those that delivered all of "
-        "their layers, some, or none; mean over rounds and seeds. Backpropagation starts at the "
-        "last layer, so more users reach the later layers."
-    )
-    took_part = Chart(charts.participation(comparison), about)
-    found.append(Section("Who takes part, and how far", [took_part, _reach(comparison)]))
-    if charts.heard(comparison):
-        about = (
-            "A user's voice is its part of the weight applied in all steps, averaged over the "
-            "layers; an unbiased method gives every user the voice that it has with FedAvg. First "
-            "users sorted by their voice, where the dashed line marks an equal part; then each "
-            "class's part of the voice, where black marks show its part of the data."
-        )
-        voice = Chart(charts.voice(comparison), about)
-        found.append(Section("Voice: whose gradients the model is made of", [voice]))
-    if comparison.base.fleet:
-        about = (
-            "Parts of all multiply-adds and of all bytes that are in no update: of users that a "
-            "method drops, and of layers not complete by the deadline."
-        )
-        found.append(Section("Waste", [Chart(charts.waste(comparison), about)]))
-    return found
-
-
 def _devices(comparison: Comparison, summary: Mapping[str, Any]) -> list[str]:
     """What the devices are, and what their time is spent on."""
+    if "round" not in summary:
+        return []
     name, found = names.fleet_name(comparison.base), summary["round"]
-    about = ABOUT.get(name.partition(":")[0], "")
+    kind = name.partition(":")[0]
+    counted = CLASSES[kind].about if kind in CLASSES else ""
+    about = text(f"fleets.{kind}", about=counted) if kind in texts()["fleets"] else ""
     return [
         f"Devices: {name}. {about}".strip(),
-        f"Of the median user's round without waiting, {found['links']:.0%} is download and upload, "
-        f"{found['fixed']:.0%} the fixed cost of steps, and {found['rows']:.0%} computing on rows.",
+        text("comparison.round", **found),
     ]
-
-
-def _reach(comparison: Comparison) -> Table:
-    """How many users updated each layer: mean over rounds and seeds."""
-    rows = []
-    for case, results in charts.by_condition(comparison).items():
-        layers = results[0].summary.get("layers") or [""] * len(results[0].history.rows[0].reached)
-        counts = np.mean([row.reached for run in results for row in run.history.rows], axis=0)
-        row = dict(zip(names.layers(layers), (f"{count:.1f}" for count in counts), strict=True))
-        rows.append({"Method": case} | row)
-    return Table.of(rows, "Users that reached each layer")

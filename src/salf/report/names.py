@@ -6,40 +6,16 @@ from itertools import cycle
 from pathlib import Path
 
 from salf.common.figures import Line
-from salf.methods import METHODS, asks, find
+from salf.common.registry import is_path
+from salf.methods import METHODS, asks
+from salf.report.texts import texts
 from salf.runs.config import Config
 from salf.runs.settings import key as setting_name
 from salf.worlds.depth import has_ratio
 from salf.worlds.fleet.named import GIVEN
 
-# A method's name and colour: Okabe and Ito's, which people with any kind of colour vision can tell
-# apart. A method has the same one in every chart, and SALF the one that stands out most.
-_METHODS = {
-    "salf": ("SALF", "#D55E00"),
-    "fedavg": ("FedAvg", "#000000"),
-    "drop": ("Drop", "#0072B2"),
-    "heterofl": ("HeteroFL", "#009E73"),
-    "asyncfl": ("AsyncFL", "#CC79A7"),
-    "salf-recall": ("SALF-Recall", "#882255"),
-    "inverse": ("Inverse probability", "#56B4E9"),
-}
-_DATA = {
-    "mnist": "MNIST",
-    "fashion-mnist": "Fashion-MNIST",
-    "cifar10": "CIFAR-10",
-    "digits": "digits (8x8 images)",
-}
-# Then those of Paul Tol's muted scheme.
-_MORE_COLOURS = (
-    "#E69F00", "#F0E442", "#332288", "#44AA99", "#999933", "#117733",
-    "#88CCEE", "#AA4499", "#DDCC77", "#661100",
-)  # fmt: skip
-
-# How a layer is averaged.
-AVERAGES = {
-    "reached": "averaged over the users that reached a layer",
-    "all": "averaged over all users, as the authors' script does",
-}
+# A method's name and colour, the same in every chart.
+_METHODS: dict[str, tuple[str, str]] = {key: tuple(v) for key, v in texts()["methods"].items()}
 
 
 def waits(method: str) -> bool:
@@ -49,16 +25,15 @@ def waits(method: str) -> bool:
 
 def method(key: str) -> str:
     """A method as people write it; of your own, the class, or the path if that name is taken."""
-    if key in _METHODS:
-        return _METHODS[key][0]
-    name = find(key).__name__
-    taken = {known for known, _ in _METHODS.values()}
-    return key if name in taken or key.startswith(name) else name
+    if key in _METHODS or key in METHODS:
+        return _METHODS[key][0] if key in _METHODS else METHODS[key].__name__
+    name = key.rpartition(":")[2].rpartition(".")[2] if is_path(key) else key
+    return key if name in {known for known, _ in _METHODS.values()} else name
 
 
-def shown(key: str) -> str:
-    """A method as people write it, without a look at its code: of a path, the last part."""
-    return method(key) if key in METHODS else key.rpartition(":")[2]
+def average(key: str) -> str:
+    """How layers are averaged."""
+    return str(texts()["averages"].get(key, key))
 
 
 def users(config: Config) -> str:
@@ -69,7 +44,7 @@ def users(config: Config) -> str:
 
 def data(spec: str) -> str:
     """A data set as people write it."""
-    return _DATA.get(spec, spec)
+    return str(texts()["data"].get(spec, spec))
 
 
 def percent(ratio: float) -> str:
@@ -156,7 +131,7 @@ def duration(seconds: float) -> str:
 def lines(methods: Sequence[str]) -> list[Line]:
     """A line per method in its colour: FedAvg, which waits, dashed, and SALF bold."""
     others = [key for key in methods if key not in _METHODS]
-    colours = dict(zip(others, cycle(_MORE_COLOURS), strict=False))
+    colours = dict(zip(others, cycle(texts()["colours"]["more"]), strict=False))
     colours |= {key: colour for key, (_, colour) in _METHODS.items()}
     return [Line(method(key), colours[key], waits(key), key == "salf") for key in methods]
 

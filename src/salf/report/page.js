@@ -29,9 +29,14 @@
   const ticksOf = (axis, [low, high], count) => {
     if (axis.ticks && axis.ticks.length) return axis.ticks.filter((value) => low <= value && value <= high);
     if (axis.log) {
-      const powers = [];
-      for (let p = Math.floor(Math.log10(low)); p <= Math.log10(high); p++) powers.push(10 ** p);
-      return powers.filter((value) => value >= low * (1 - 1e-9));
+      // Powers of ten; below two of them 1, 2 and 5; below two of these the ticks of a plain axis.
+      for (const steps of [[1], [1, 2, 5]]) {
+        const found = [];
+        for (let p = Math.floor(Math.log10(low)); p <= Math.log10(high); p++)
+          found.push(...steps.map((step) => +(step * 10 ** p).toPrecision(6)));
+        const inside = found.filter((value) => low * (1 - 1e-9) <= value && value <= high * (1 + 1e-9));
+        if (inside.length > 1) return inside;
+      }
     }
     const raw = (high - low) / count || 1;
     const power = 10 ** Math.floor(Math.log10(raw));
@@ -61,7 +66,8 @@
   const text = (x, y, words, attributes = {}) => make("text", { x, y, ...attributes }, words);
   const frame = (width, height, label) =>
     make("svg", {
-      viewBox: `0 0 ${width} ${height}`, width, height, role: "img", tabindex: 0, "aria-label": label,
+      viewBox: `0 0 ${width} ${height}`, width, height, role: "img", tabindex: 0,
+      "aria-label": `${label.replace(/\.?$/, ".")} Arrow keys tell values.`,
     });
   const axes = (svg, chart, box, x, y, domains) => {
     const several = Math.max(2, Math.floor((box.right - box.left) / 75));
@@ -205,7 +211,18 @@
       const told = event.target.getAttribute("data-tip");
       if (told) show([[told]], { x: event.clientX, y: event.clientY }); else hide();
     });
-    svg.addEventListener("pointerleave", hide);
+    let at = -1;
+    svg.addEventListener("keydown", (event) => {
+      const step = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1, Home: -1e9, End: 1e9 }[event.key];
+      const pieces = svg.querySelectorAll("[data-tip]");
+      if (event.key === "Escape") hide();
+      if (!step || !pieces.length) return;
+      event.preventDefault();
+      at = Math.max(0, Math.min(pieces.length - 1, at + step));
+      const area = pieces[at].getBoundingClientRect();
+      show([[pieces[at].getAttribute("data-tip")]], { x: area.left + area.width / 2, y: area.bottom });
+    });
+    for (const end of ["pointerleave", "blur"]) svg.addEventListener(end, hide);
     return svg;
   };
   const labels = (names, width) => Math.min(Math.max(...names.map((name) => name.length)) * 6.6 + 10, width * 0.36);
@@ -278,28 +295,34 @@
     return [telling(svg)];
   }
 
+  const whose = (user) => (Number.isInteger(user) ? `user ${user}` : user);
+  const nameOf = (chart, round) => `${chart.title}${chart.title ? "round" : "Round"} ${round.round}`;
+
   function drawLanes(chart, width, hidden, label) {
     const across = Math.max(1, Math.min(chart.rounds.length, Math.floor(width / 330)));
     const wide = Math.floor((width - 16 * (across - 1)) / across), tall = 17;
-    const end = Math.max(...chart.rounds.map((round) => Math.max(round.end, round.deadline || 0))) * 1.03;
+    const end = Math.max(...chart.rounds.map((round) => Math.max(round.seconds, round.deadline || 0))) * 1.03;
     return chart.rounds.map((round) => {
-      const left = labels(round.users, wide), top = 36, bottom = top + tall * round.users.length;
+      const users = round.users.map(whose), name = nameOf(chart, round);
+      const left = labels(users, wide), top = 36, bottom = top + tall * users.length;
       const x = scale({}, [0, end], left, wide - 12);
-      const svg = frame(wide, bottom + 40, `${label} ${round.name}`);
-      svg.append(text(left, 13, round.name, { class: "panel" }));
+      const svg = frame(wide, bottom + 40, `${label} ${name}`);
+      svg.append(text(left, 13, name, { class: "panel" }));
       for (const value of ticksOf({}, [0, end], Math.max(2, wide / 110))) {
         svg.append(make("line", { class: "grid", x1: x(value), x2: x(value), y1: top - 4, y2: bottom }));
         svg.append(text(x(value), bottom + 15, duration(value), { "text-anchor": "middle" }));
       }
       svg.append(text((left + wide) / 2, bottom + 32, "Seconds of the round", { "text-anchor": "middle" }));
-      round.users.forEach((user, u) => {
+      users.forEach((user, u) => {
         svg.append(text(left - 6, top + tall * (u + 0.5) + 4, short(user, (left - 8) / 6.4), { "text-anchor": "end" }));
-        for (const [from, to, kind] of round.lanes[u])
-          if (!hidden.has(chart.kinds[kind].name))
+        for (const [from, to, place] of round.pieces[u]) {
+          const kind = chart.kinds.at(place);
+          if (!hidden.has(kind.name))
             svg.append(make("rect", {
               class: "fill", x: x(from), y: top + tall * u + 2, width: Math.max(0.5, x(to) - x(from)), height: tall - 4,
-              style: tint(chart.kinds[kind].colour), "data-tip": `${user}, ${chart.kinds[kind].name}: ${duration(from)} to ${duration(to)}`,
+              style: tint(kind.colour), "data-tip": `${user}, ${kind.name}: ${duration(from)} to ${duration(to)}`,
             }));
+        }
       });
       if (round.deadline !== null) {
         svg.append(make("line", { class: "level", x1: x(round.deadline), x2: x(round.deadline), y1: top - 8, y2: bottom }));
@@ -311,6 +334,23 @@
   }
 
   // ---- figures ----
+
+  // The voice of users, sorted, and that of classes beside their data, are lines and bars.
+  const axis = (title, more) => ({ title, log: false, percent: false, ticks: [], domain: null, ...more });
+  const charts = (chart) => {
+    if (chart.kind !== "Voices") return [chart];
+    const { lines, users, classes, data } = chart;
+    const points = lines.map((line) => [line.name, users[line.name].map((value, i) => [i + 1, value])]);
+    const ranked = {
+      kind: "Lines", lines, points: { "": Object.fromEntries(points) }, x: axis("Users, the least heard first"),
+      y: axis("Voice, in equal parts"), level: 1, marks: [], height: 220, wrap: 1, interval: "band", joined: true, reference: "",
+    };
+    const bars = {
+      kind: "Bars", lines, groups: data.map((_, i) => `class ${i}`), values: lines.map((line) => classes[line.name]),
+      y: axis("Part of the voice", { percent: true }), marks: data, stacked: false, title: "",
+    };
+    return data.length ? [ranked, bars] : [ranked];
+  };
 
   const DRAWN = { Lines: drawLines, Bars: drawBars, Cells: drawCells, Lanes: drawLanes };
 
@@ -338,7 +378,7 @@
           });
           return button;
         });
-        made.push(make("div", { class: "legend", role: "group", "aria-label": "Lines to show" }, ...buttons));
+        made.push(make("div", { class: "legend", role: "group", "aria-label": "What to show" }, ...buttons));
       }
       legend = names;
       made.push(make("div", { class: "panels" }, ...DRAWN[chart.kind](chart, width, hidden, label)));
@@ -346,12 +386,46 @@
     place.replaceChildren(...made);
   }
 
+  // The same values as tables, for those who cannot see or point at a chart.
+  const MOST = 8; // columns of a table
+  const some = (list) => list.filter((_, i) => !((list.length - 1 - i) % Math.ceil(list.length / MOST)));
+  const nearest = (points, x) => points.reduce((a, b) => (Math.abs(b[0] - x) < Math.abs(a[0] - x) ? b : a));
+  const valuesOf = {
+    Lines: (chart) => Object.entries(chart.points).map(([name, lines]) => {
+      const xs = some([...new Set(Object.values(lines).flat().map((p) => p[0]))].sort((a, b) => a - b));
+      const rows = Object.entries(lines).map(([line, points]) => [line, ...xs.map((x) => format(chart.y)(nearest(points, x)[1] ?? NaN))]);
+      return [name.replace("\n", ", "), [`${chart.y.title}, by ${chart.x.title}`, ...xs.map(format(chart.x))], rows];
+    }),
+    Bars: (chart) => [[chart.title, [chart.y.title, ...chart.lines.map((line) => line.name)],
+      chart.groups.map((group, g) => [group, ...chart.values.map((line) => format(chart.y)(line[g]))])]],
+    Cells: (chart) => {
+      const places = some(chart.columns.map((_, c) => c)), told = (v) => (v === null ? "–" : percent(v));
+      return [[chart.value, [`${chart.y}, by ${chart.x}`, ...places.map((c) => chart.columns[c])],
+        chart.rows.map((row, r) => [row, ...places.map((c) => told(chart.values[r][c]))])]];
+    },
+    Lanes: (chart) => chart.rounds.map((round) => [nameOf(chart, round), ["User", "Pieces"], round.users.map((user, u) =>
+      [whose(user), round.pieces[u].map(([from, to, kind]) => `${chart.kinds.at(kind).name} ${duration(from)} to ${duration(to)}`).join("; ")])]),
+  };
+  const tabled = (figure) => figure.spec.charts.flatMap((chart) => valuesOf[chart.kind](chart)).map(([caption, head, rows]) =>
+    make("div", { class: "table", tabindex: 0, role: "region", "aria-label": `${caption} ${head[0]}` }, make("table", {},
+      make("caption", {}, caption),
+      make("thead", {}, make("tr", {}, ...head.map((each) => make("th", { scope: "col" }, each)))),
+      make("tbody", {}, ...rows.map(([first, ...rest]) =>
+        make("tr", {}, make("th", { scope: "row" }, first), ...rest.map((each) => make("td", {}, each))))))));
+  const offer = (figure) => {
+    const details = make("details", { class: "values" }, make("summary", {}, "Values as a table"));
+    details.addEventListener("toggle", () => { if (details.open && !details.children[1]) details.append(...tabled(figure)); });
+    figure.append(details);
+  };
+
   const figures = () => [...document.querySelectorAll("figure")];
   const resized = new ResizeObserver((seen) => seen.forEach((each) => draw(each.target.closest("figure"))));
   const start = () => {
     for (const figure of figures()) {
       figure.spec = JSON.parse(figure.querySelector("script").textContent);
+      figure.spec.charts = figure.spec.charts.flatMap(charts);
       draw(figure);
+      offer(figure);
       resized.observe(figure.querySelector(".charts"));
     }
   };
@@ -360,20 +434,46 @@
   addEventListener("beforeprint", () => figures().forEach((figure) => draw(figure, 680)));
   addEventListener("afterprint", () => figures().forEach((figure) => draw(figure)));
 
-  // ---- a page that follows a folder ----
+  // ---- light and dark: as the system has it, until somebody chooses ----
 
-  const main = document.querySelector("main"), lost = document.querySelector("#lost");
-  let last = null;
+  const theme = document.querySelector("#theme"), root = document.documentElement;
+  const SCHEMES = ["light dark", "light", "dark"], NAMES = ["automatic", "light", "dark"];
+  const kept = (...value) => { // a file may not be allowed to remember anything
+    try { return value.length ? localStorage.setItem("salf-scheme", value[0]) : localStorage.getItem("salf-scheme"); } catch { return null; }
+  };
+  const choose = (scheme) => {
+    const place = Math.max(0, SCHEMES.indexOf(scheme));
+    root.style.colorScheme = SCHEMES[place];
+    theme.textContent = `Colours: ${NAMES[place]}`;
+  };
+  choose(kept());
+  theme.addEventListener("click", () => {
+    const next = SCHEMES[(SCHEMES.indexOf(root.style.colorScheme) + 1) % SCHEMES.length];
+    kept(next); choose(next);
+  });
+
+  // ---- a page that follows a folder: its server says how fresh the data are, and what is new ----
+
+  const main = document.querySelector("main"), status = document.querySelector("#status");
+  let version = main.dataset.version;
+  const tell = (words, mood) => {
+    if (status.textContent !== words) status.textContent = words;
+    status.className = mood;
+  };
   const follow = async () => {
     try {
-      const answer = await fetch(main.dataset.follow, { cache: "no-store" });
-      const html = await answer.text();
-      if (answer.ok && html !== last) {
-        if (last !== null) { resized.disconnect(); main.innerHTML = html; start(); }
-        last = html;
+      const answer = await fetch(`data?${version}`, { cache: "no-store" });
+      const { html, version: now, status: words, mood } = await answer.json();
+      if (html) {
+        const opened = [...main.querySelectorAll("details")].map((each) => each.open);
+        resized.disconnect();
+        main.innerHTML = html;
+        start();
+        main.querySelectorAll("details").forEach((each, i) => { each.open = !!opened[i]; });
       }
-      lost.hidden = answer.ok;
-    } catch { lost.hidden = false; }
+      version = now;
+      tell(words, mood);
+    } catch { tell("salf watch has ended: this is what it last said.", "bad"); }
   };
-  if (main.dataset.follow) { follow(); setInterval(follow, 2000); }
+  if (version !== undefined) { follow(); setInterval(follow, 1000); }
 })();

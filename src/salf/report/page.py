@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import groupby
 from shlex import join
-from typing import Literal
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from salf.common.figures import Figure
 from salf.report import names
@@ -31,21 +31,16 @@ class Code:
     summary: str = ""
 
 
-Mood = Literal["good", "mixed", "bad", "none"]
+class OtherBlock:
+    """Anything else that main.html shows, by the name of its class."""
 
 
-@dataclass(frozen=True)
-class Statement:
-    """A sentence, a verdict on it (`mark`) and the reason. The mood sets its colour."""
-
-    mark: str
-    mood: Mood
-    text: str
-    reason: str = ""
+class Note(str):
+    """A paragraph in small print: what was measured, what columns mean."""
 
 
 # A paragraph is a string.
-PageBlock = str | Table | Chart | Code | Statement
+PageBlock = str | Table | Chart | Code | OtherBlock
 
 
 @dataclass(frozen=True)
@@ -64,29 +59,44 @@ class Page:
     intro: Sequence[str]
     sections: Sequence[Section]
 
-    def html(self, part: Literal["page", "main"] = "page", follow: str = "") -> str:
-        """The page as one file, or its main part; with `follow`, it keeps asking that address."""
-        environment = Environment(
-            loader=PackageLoader("salf.report", ""),
-            autoescape=True,
-            trim_blocks=True,
-            lstrip_blocks=True,
-            undefined=StrictUndefined,
-        )
-        template = environment.get_template(f"{part}.html")
-        return template.render(page=self, runs=runs, follow=follow)
+    def html(self, version: str = "") -> str:
+        """The page as one file. With the `version` of its content it asks its server for new ones.
+
+        `salf watch` is such a server.
+        """
+        return _template("page").render(page=self, runs=runs, version=version)
+
+    def main(self) -> str:
+        """What changes of a page that follows a folder."""
+        return _template("main").render(page=self, runs=runs)
+
+
+@cache
+def _template(name: str) -> Template:
+    environment = Environment(
+        loader=PackageLoader("salf.report", ""),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    # Panels stay in their order; a page holds thousands of points.
+    kept = {"sort_keys": False, "separators": (",", ":")}
+    environment.policies["json.dumps_kwargs"] = kept
+    return environment.get_template(f"{name}.html")
 
 
 def again(
     command: Sequence[str],
     config: str,
     *more: PageBlock,
-    about: str = "The config",
+    about: str = "",
     heading: str = "Reproduce this page",
-) -> Section:
-    """The last section: the arguments of `salf` that make the page again, and the config."""
+) -> list[Section]:
+    """The last sections: settings, and the arguments of `salf` that make the page again."""
     how: PageBlock = Code(join(["salf", *command])) if command else "Created in Python."
-    return Section(heading, [how, *([Code(config, about)] if config else []), *more])
+    settings = [Section("Settings", [*filter(None, [about]), Code(config)])] if config else []
+    return [*settings, Section(heading, [how, *more])]
 
 
 def made_with(packages: Iterable[tuple[str, str]]) -> list[str]:

@@ -4,14 +4,17 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from salf.common.figures import Axis, Figure, Line, Lines, Point
+from salf.common.figures import Figure, Line
 from salf.common.intervals import Interval, interval, over_seeds
 from salf.report import names
-from salf.report.page import Chart, Code, Page, Section, again
+from salf.report.page import Chart, Code, Note, Page, Section, again
+from salf.report.parts import accuracy_over, explained
 from salf.report.tables import NONE, Table, not_reached, tell
-from salf.report.verdict import number
+from salf.report.texts import text
+from salf.report.verdict import TIE, number, tied
 from salf.runs.compare import SHARE
 from salf.runs.plan import ADEL, BOUND, Planned
+from salf.runs.run import Result
 from salf.runs.search import Candidate
 
 SKEWED, ABSENT = 0.4, 0.95  # from where on labels are called skewed, and below absence is said
@@ -25,31 +28,21 @@ def print_plan(planned: Planned, console: Console) -> None:
 
 
 def verdict(planned: Planned) -> str:
-    """What to run, what to expect of it, and what others would cost."""
+    """What to run, and what to expect of it."""
     best, seconds = planned.best, planned.config.seconds
     said = f"Run {described(best)}: "
     if planned.target is not None and None not in planned.times(best):
         said += f"{planned.target:.3f} on held-out data after {_times(planned, best)} s, "
     said += f"test accuracy {_tested(planned, best)} after {seconds:,.4g} s "
-    said = f"{said}({over_seeds(len(planned.seeds))})."
-    if planned.next_best is not None:
-        said += f" Next best: {_against(planned, planned.next_best)}."
-    if planned.waiting not in (None, best, planned.next_best):
-        assert planned.waiting is not None
-        said += f" Waiting for all users: {_against(planned, planned.waiting)}."
-    return said
+    return f"{said}({over_seeds(len(planned.seeds))})."
 
 
 def why(planned: Planned) -> str:
     """What decides, by the clock and the data."""
     regime, share = planned.regime, planned.regime.shares
-    computing = share["fixed"] + share["rows"]
-    parts = [
-        f"{'Link' if share['links'] > 0.5 else 'Compute'}-bound: {share['links']:.0%} of the "
-        f"median user's round is download and upload, {computing:.0%} computing "
-        f"({share['fixed']:.0%} the fixed costs of steps)",
-        f"a user at the 95th percentile takes {regime.slowest:.2g} times the median",
-    ]
+    bound, computing = "Link" if share["links"] > 0.5 else "Compute", share["fixed"] + share["rows"]
+    given = {**share, "bound": bound, "computing": computing, "slowest": regime.slowest}
+    parts = [text("plan.why", **given)]
     if regime.skew is not None:
         labels = "labels are skewed" if regime.skew > SKEWED else "users have similar labels"
         parts.append(f"{labels} (total variation {regime.skew:.2f})")
@@ -65,10 +58,7 @@ def note(planned: Planned) -> str:
     if planned.target is not None:
         whose = "" if planned.asked.target else f", {SHARE:.0%} of waiting FedAvg's at the end"
         said += f" Seconds to target: until {planned.target:.3f} on held-out data{whose}."
-    return (
-        f"{said} Against the choice: paired by seed, mean and 95 % interval. The choice is the "
-        "best of several, so its own figures are a little too good."
-    )
+    return f"{said} {text('plan.note')}"
 
 
 def table(planned: Planned) -> Table:
@@ -85,23 +75,25 @@ def table(planned: Planned) -> Table:
 
 def figure(planned: Planned) -> Figure:
     """Held-out accuracy over simulated seconds of the finalists."""
-    lines, points = [], []
-    for each, colour in zip(planned.finalists, _COLOURS, strict=False):
-        name = described(each)
-        lines.append(Line(name, colour, each.waits, each == planned.best))
-        curves = [history.timed_curve for history in planned.histories(each)]
-        for both in zip(*curves, strict=False):
-            seconds, found = both[0][0], interval([accuracy for _, accuracy in both])
-            ends = (None, None) if found.half is None else (max(found.low, 0), min(found.high, 1))
-            points.append(Point(name, seconds, found.mean, *ends))
-    x, y = Axis("Simulated seconds"), Axis("Held-out accuracy")
-    return Figure([Lines(points, lines, x, y, height=260)])
+    return accuracy_over(
+        "clock",
+        {
+            Line(described(each), colour, each.waits, each == planned.best): [
+                history.rows for history in planned.histories(each)
+            ]
+            for each, colour in zip(planned.finalists, _COLOURS, strict=False)
+        },
+    )
 
 
 def page(planned: Planned, command: Sequence[str] = ()) -> Page:
     """The plan as a page."""
     config = planned.config
-    caption = f"Held-out accuracy over simulated seconds: {over_seeds(len(planned.seeds))}."
+    caption = "Held-out accuracy over simulated seconds: mean of the seeds, lowest and highest."
+    runs = {
+        described(each): [Result(config, history, {}) for history in planned.histories(each)]
+        for each in planned.finalists
+    }
     use = "Run the choice in the simulator, or with real users:"
     code = Code("salf run config.toml\nsalf live live.toml")
     chart = Chart(figure(planned), caption)
@@ -109,9 +101,10 @@ def page(planned: Planned, command: Sequence[str] = ()) -> Page:
         f"What to run: {names.method(config.method)} on {names.fleet_name(config)}",
         [verdict(planned), why(planned)],
         [
-            Section("The finalists", [table(planned), note(planned), chart]),
+            Section("The finalists", [table(planned), Note(note(planned)), chart]),
+            *explained({n: each for n, each in runs.items() if each}, [], config.cohort_size()),
             Section("Use it", [use, code]),
-            again(command, config.to_toml()),
+            *again(command, config.to_toml()),
         ],
     )
 
@@ -151,19 +144,8 @@ def _seconds(found: Interval) -> str:
 def _signed(planned: Planned, more: Interval) -> str:
     """What a finalist has more than the choice: seconds, or accuracy."""
     if planned.asked.target is None:
-        return more.signed()
-    return "+" * (more.mean >= 0) + _seconds(more)
-
-
-def _against(planned: Planned, other: Candidate) -> str:
-    """What another finalist costs, in words."""
-    more, named = _more(planned, other), described(other)
-    if more is None:
-        return f"{named}, which does not get there"
-    chance = ", which may be chance" * (more.half is not None and more.low <= 0 <= more.high)
-    if planned.asked.target is None:
-        return f"{named} ({_signed(planned, more)} of held-out accuracy{chance})"
-    return f"{named} ({_seconds(more)} s more{chance})"
+        return more.signed() + TIE * tied(more)
+    return "+" * (more.mean >= 0) + _seconds(more) + TIE * tied(more)
 
 
 def _more(planned: Planned, other: Candidate) -> Interval | None:

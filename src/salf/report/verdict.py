@@ -3,50 +3,75 @@
 from collections.abc import Sequence
 from statistics import fmean
 
+from salf.common.intervals import Interval, interval
 from salf.report import names
 from salf.report.charts import PARTS, headings, name
 from salf.report.measured import at_end, spread, tested
+from salf.report.tables import Table
 from salf.runs.compare import SHARE, Case, Clocked, Comparison
+from salf.runs.config import Config
 
+BY, TIE = "Ahead by", " (tie)"
 FEW = 20  # rounds of the reference, below which no speed-up is stated
+AHEAD = "Who is ahead: paired by seed, mean and 95 % interval"
 
 
-def verdict(comparison: Comparison) -> list[str]:
-    """A sentence or two for each condition under which methods were compared."""
-    said = []
-    for place, cases in _conditions(comparison).items():
-        told = " ".join(filter(None, [_best(comparison, cases), _race(comparison, cases)]))
-        if told and len(cases) > 1:
-            said.append(f"{place}: {told}" if place else told)
-    return said
-
-
-def headline(comparison: Comparison) -> list[str]:
-    """The verdict at the top of a page: how often who is best, if there are many conditions."""
-    conditions, told = _conditions(comparison), verdict(comparison)
-    if len(conditions) == 1 and told:
-        return told
-    best = {place: _order(comparison, cases)[0] for place, cases in conditions.items()}
-    firsts = {place: first for place, first in best.items() if first is not None}
-    if not firsts:
-        return []
-    accurate = at_end(comparison) == "accuracy"
-    kind = "Highest test accuracy" if accurate else "Lowest test loss"
-    if not told:  # one method: which condition is best
-        ends = {p: fmean(tested(comparison, first).values()) for p, first in firsts.items()}
-        place = (max if accurate else min)(ends, key=lambda place: ends[place])
-        end = spread([*tested(comparison, firsts[place]).values()])
-        return [f"{kind}: {end} ({', '.join(filter(None, [name(firsts[place]), place]))})."]
+def verdict(comparison: Comparison) -> tuple[str, list[Table]]:
+    """The verdict in a sentence or two; of several conditions also a table of who is ahead."""
+    conditions = _conditions(comparison)
+    orders = {p: order for p, cases in conditions.items() if (order := _order(comparison, cases))}
+    if not orders:
+        return "There is nothing to compare by.", []
+    kind = "highest test accuracy" if at_end(comparison) == "accuracy" else "lowest test loss"
+    waits = any(names.waits(case.method) for case in comparison.results)
+    if waits and not comparison.base.fleet:
+        kind += " of the methods with a deadline"
+    if len(orders) == 1:
+        ((place, order),) = orders.items()
+        return " ".join([_best(comparison, order, kind), *_race(comparison, conditions[place])]), []
+    rows = [_row(comparison, place, orders[place], conditions[place]) for place in orders]
     wins: dict[str, list[str]] = {}
-    for place, first in firsts.items():
+    for place, (first, *_) in orders.items():
         wins.setdefault(name(first), []).append(place)
     counts = [
-        f"{method} in {len(places)} of {len(conditions)} conditions"
+        f"{method} in {len(places)} of {len(orders)} conditions"
         + (f" ({places[0]})" if len(places) == 1 else "")
         for method, places in sorted(wins.items(), key=lambda each: -len(each[1]))
     ]
-    some = "" if comparison.base.fleet else " of the methods with a deadline"
-    return [f"{kind}{some}: {names.listed(counts)}."]
+    ties = sum(TIE in row.get(BY, "") for row in rows)
+    chance = f"; in {ties} of them a tie with the next" * bool(ties)
+    return f"{kind.capitalize()}: {names.listed(counts)}{chance}.", [Table.of(rows, AHEAD)]
+
+
+def _best(comparison: Comparison, order: Sequence[Case], kind: str) -> str:
+    """Who is best, and how far ahead of the next."""
+    mean = spread([*tested(comparison, order[0]).values()])
+    if len(order) == 1:
+        measured = kind.split(maxsplit=1)[1]
+        return f"{name(order[0])} has a {measured} of {mean} after {budget(comparison.base)}."
+    apart = _apart(comparison, *order[:2])
+    by = f"ahead of {name(order[1])} by {apart.signed()}" + TIE * tied(apart)
+    return f"{name(order[0])} has the {kind}, {mean}, {by}."
+
+
+def tied(apart: Interval) -> bool:
+    """Whether the seeds cannot tell two methods apart. One seed decides nothing."""
+    return apart.mean == 0 or (apart.half is not None and apart.low <= 0 <= apart.high)
+
+
+def _row(
+    comparison: Comparison, place: str, order: Sequence[Case], cases: Sequence[Case]
+) -> dict[str, str]:
+    """Who is best under a condition, who is next and how far behind, and who is first."""
+    told = [f"{name(c)} {fmean(tested(comparison, c).values()):.3f}" for c in order]
+    row = {"Condition": place, "Best": told[0]}
+    if order[1:]:
+        apart = _apart(comparison, *order[:2])
+        row |= {"Next": told[1], BY: apart.signed() + TIE * tied(apart)}
+    if comparison.base.fleet and (times := _times(comparison, cases)):
+        soonest = min(times, key=lambda case: times[case])
+        row["First at the target"] = f"{name(soonest)} {number(times[soonest])} s"
+    return row
 
 
 def _conditions(comparison: Comparison) -> dict[str, list[Case]]:
@@ -58,62 +83,43 @@ def _conditions(comparison: Comparison) -> dict[str, list[Case]]:
     return found
 
 
-def _order(comparison: Comparison, cases: Sequence[Case]) -> tuple[Case | None, list[Case]]:
-    """The best with a deadline (on a clock, of all), and all from the best on."""
+def _order(comparison: Comparison, cases: Sequence[Case]) -> list[Case]:
+    """From the best on: those with a deadline, if there are any, or on a clock all."""
     means = {case: fmean(found.values()) for case in cases if (found := tested(comparison, case))}
     order = sorted(means, key=lambda c: means[c], reverse=at_end(comparison) == "accuracy")
     rivals = [c for c in order if comparison.base.fleet or not names.waits(c.method)]
-    return (rivals[0] if rivals else None), order
+    return rivals or order
 
 
-def _best(comparison: Comparison, cases: Sequence[Case]) -> str:
-    """Who has the highest accuracy at the end, or the lowest loss, and what the others have."""
-    first, order = _order(comparison, cases)
-    if len(order) < 2 or first is None:
-        return ""
-    told, doubts, some, best = [], [], "", tested(comparison, first)
-    for case in [case for case in order if case != first]:
-        measured = tested(comparison, case)
-        waits = names.waits(case.method) and not comparison.base.fleet
-        some = " of the methods with a deadline" if waits else some
-        told.append(f"{name(case)}{' (waits)' * waits} {fmean(measured.values()):.3f}")
-        pairs = [(ours, measured.get(seed, ours)) for seed, ours in best.items()]
-        doubts += [name(case)] * (len({a > b for a, b in pairs if a != b}) > 1)
-    kind = "highest test accuracy" if at_end(comparison) == "accuracy" else "lowest test loss"
-    doubt = f"; not with every seed ahead of {names.listed(doubts)}" if doubts else ""
-    mean = fmean(best.values())
-    return f"{name(first)} has the {kind}{some}, {mean:.3f} ({', '.join(told)}{doubt})."
+def _apart(comparison: Comparison, one: Case, other: Case) -> Interval:
+    ours, theirs = tested(comparison, one), tested(comparison, other)
+    return interval([value - theirs[seed] for seed, value in ours.items() if seed in theirs])
 
 
-def _race(comparison: Comparison, cases: Sequence[Case]) -> str:
-    """Who reaches the target, and when; on a simulated clock."""
-    if not comparison.base.fleet:
-        return ""
-    runs = {case: comparison.clocked(case) for case in cases}
-    if all(run.target is None for each in runs.values() for run in each):
-        return ""
-    times = {case: t for case, each in runs.items() if (t := mean_time(each)) is not None}
-    order, wanted = sorted(times, key=lambda case: times[case]), target(comparison)
-    if not order:
-        return f"No method reaches {wanted}."
-    missing = []
-    for case in (case for case in cases if case not in times):
-        reached = sum(run.to_target is not None for run in runs[case])
-        some = f" with {reached} of {len(runs[case])} seeds only" if reached else ""
-        missing.append(f"{name(case)}{some}")
-    found = f"{name(order[0])} reaches {wanted} first, after {number(times[order[0]])} s"
-    if len(order) > 1:
-        found += f" ({', '.join(f'{name(each)} {number(times[each])} s' for each in order[1:])})"
-    if missing:
-        found += f"; not reached by {names.listed(missing)}"
+def _times(comparison: Comparison, cases: Sequence[Case]) -> dict[Case, float]:
+    runs = {case: mean_time(comparison.clocked(case)) for case in cases}
+    return {case: time for case, time in runs.items() if time is not None}
+
+
+def _race(comparison: Comparison, cases: Sequence[Case]) -> list[str]:
+    """Who reaches the target first, and how much sooner than the one that waits; on a clock."""
+    if not comparison.base.fleet or all(
+        run.target is None for case in cases for run in comparison.clocked(case)
+    ):
+        return []
+    times, wanted = _times(comparison, cases), target(comparison)
+    if not times:
+        return [f"No method reaches {wanted}."]
+    first = min(times, key=lambda case: times[case])
+    found = f"{name(first)} reaches {wanted} first, after {number(times[first])} s"
     waiting = comparison.waiting(cases[0])
-    if waiting is None or waiting not in times or order[0] == waiting:
-        return f"{found}."
+    if waiting is None or waiting not in times or first == waiting:
+        return [f"{found}."]
     if doubt := _doubt(comparison, waiting):
-        return f"{found}. {name(waiting)} {doubt}: no speed-up is stated."
-    faster = times[waiting] / times[order[0]]
+        return [f"{found}. {name(waiting)} {doubt}: no speed-up is stated."]
+    faster = times[waiting] / times[first]
     fast = f"{number(faster, 2)} times as fast as" if faster >= 1.05 else "about as fast as"
-    return f"{found}: {fast} {name(waiting)}."
+    return [f"{found}: {fast} {name(waiting)}."]
 
 
 def _doubt(comparison: Comparison, waiting: Case) -> str:
@@ -139,6 +145,14 @@ def target(comparison: Comparison) -> str:
     span = " to ".join(dict.fromkeys(f"{each:.3f}" for each in (min(values), max(values))))
     by = ", by seed" * (" to " in span)
     return f"{100 * SHARE:g} % of {names.method(waiting[0].method)}'s final accuracy ({span}{by})"
+
+
+def budget(base: Config) -> str:
+    """When runs ended."""
+    if base.seconds is None:
+        return f"{base.rounds} rounds"
+    most = f" or {base.rounds} rounds" if base.rounds else ""
+    return f"{base.seconds:,g} s of simulated time{most}"
 
 
 def mean_time(runs: Sequence[Clocked]) -> float | None:

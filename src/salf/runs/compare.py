@@ -12,6 +12,8 @@ from salf.runs.run import Result
 from salf.runs.settings import key
 from salf.runs.training import SLOWEST, History
 
+# Of a comparison's folder: the runs, and the list of their cases, from which it is followed.
+RUNS, CASES = "runs", "runs.json"
 SHARE = 0.95  # of waiting FedAvg's accuracy at the end: the target, unless one is given
 
 

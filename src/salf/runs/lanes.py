@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from salf.common.figures import LINK, LOST
 from salf.core.arrivals import evenly
 from salf.core.draws import Keyed
 from salf.runs.training import History
@@ -13,7 +14,6 @@ from salf.worlds.fleet.world import OnFleet, Waiting
 
 ROUNDS, USERS = 3, 12
 MOST_STAGES = 64  # of a user's round: more cannot be told apart
-LINK, LOST = 0, -1  # beside the numbers of layers
 
 
 def lanes(history: History, simulation: Simulation) -> list[dict[str, Any]]:

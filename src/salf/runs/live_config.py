@@ -18,19 +18,14 @@ class LiveConfig(Settings):
 
     grace: float | None = setting(
         None,
-        "Time for messages after T_max; by default, learned from recent rounds.",
         duration,
         least=0,
     )
     slow: str = setting(
         "",
-        "Slow users: 0.5x8 makes half of them 8 times slower; commas combine, as in "
-        "0.25x4,0.25x16.",
     )
-    max_norm: float | None = setting(
-        None, "Reject updates with a layer gradient above this norm; by default, none.", above=0
-    )
-    backend: Backend = setting("ray", "ray (rounds of milliseconds) | flower (rounds of seconds)")
+    max_norm: float | None = setting(None, above=0)
+    backend: Backend = setting("ray")
 
     def __post_init__(self) -> None:
         super().__post_init__()

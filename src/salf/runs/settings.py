@@ -1,11 +1,14 @@
-"""Settings, each written once: its name, type, default, help and limits; and what runs share.
+"""Settings, each written once: its name, type, default and limits; and what runs share.
 
 TOML, `salf.train` and the command line's options and help are made of them, so this does not wait
 for torch: what needs torch to be checked is imported when it is.
 """
 
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
+from functools import cache
+from importlib.resources import files
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, Self, get_type_hints
 
@@ -27,11 +30,17 @@ PAPER_MODELS = ("mlp", "cnn", "vgg11", "vgg13", "vgg16", "vgg19")
 TABLES = ("options", "given", "files")  # settings that have entries of their own
 
 
-def setting(
-    default: Any, help: str, read: Callable[[Any], Any] | None = None, **limits: float
-) -> Any:
-    """A field with the help that the command line shows, how its text is read, and its limits."""
-    return field(default=default, metadata={"help": help, "read": read, **limits})
+def setting(default: Any, read: Callable[[Any], Any] | None = None, **limits: float) -> Any:
+    """A field of which help.toml tells, with how its text is read and its limits."""
+    return field(default=default, metadata={"read": read, **limits})
+
+
+@cache
+def helps() -> dict[str, str]:
+    """What the command line says of each setting."""
+    text = files("salf.runs").joinpath("help.toml").read_text(encoding="utf-8")
+    known = {"models": " | ".join(PAPER_MODELS), "methods": " | ".join(methods.METHODS)}
+    return {name: about.format(**known) for name, about in tomllib.loads(text).items()}
 
 
 class Unset(int):
@@ -44,90 +53,58 @@ class Settings:
 
     data: str = setting(
         "mnist",
-        "mnist | fashion-mnist | cifar10 | digits | synthetic | folder:PATH | package.module:Name",
     )
-    data_dir: str = setting("", "Folder to look in for the data set's files.")
-    split: str = setting(
-        "iid", "How samples are split among users: iid | dirichlet:0.1 | shards:2 | shared:100"
-    )
-    model: str = setting("mlp", f"{' | '.join(PAPER_MODELS)} | package.module:Name")
+    data_dir: str = setting("")
+    split: str = setting("iid")
+    model: str = setting("mlp")
     layers: str = setting(
         "",
-        "Layers by name, from input to output, such as stem,body+norm,head; `salf layers` shows "
-        "them.",
     )
-    method: str = setting("salf", f"{' | '.join(methods.METHODS)} | package.module:Name")
+    method: str = setting("salf")
     average: str = setting(
         "reached",
-        "reached: over the users that reached a layer, as the equations say | all: over all users, "
-        "as the authors' script does",
     )
-    users: int = setting(30, "Number of users.", least=1)
-    cohort: float | str = setting(
-        "all", "Users that take part in a round: all | a number, such as 100 | a share, such as 0.1"
-    )
+    users: int = setting(30, least=1)
+    cohort: float | str = setting("all")
     deadline: float | str | None = setting(
         None,
-        "T_max, the time a user has per round: 50ms | 2s | auto | auto:0.8 (the share of layers to "
-        "reach) | FILE.csv (with a column deadline). FedAvg needs none.",
         deadlines.read,
     )
     batches: Literal["auto", "equal", "equal-time"] = setting(
         "auto",
-        "equal: batches of --batch-size | equal-time: in proportion to the speed of a user's "
-        "device, so that a batch takes all users about the same time | auto: equal-time for "
-        "salf-recall with a fleet or live, otherwise equal",
     )
     compress: str = setting(
         "",
-        "How users compress the layers they send: fp16 | qsgd:BITS | topk:FRACTION (the "
-        "rest is added to the next update). Default: no compression.",
     )
     robust: Literal["auto", "none", "mixed", "median"] = setting(
         "auto",
-        "How the updates of a layer are combined if some users may send bad ones: none (the "
-        "method's mean) | mixed (every user's momentum becomes the mean of those nearest to it, "
-        "then their mean) | median (of momenta) | auto (none; in live runs, mixed on Flower and if "
-        "users join from other machines).",
     )
     tolerate: int = setting(
         1,
-        "Number of bad users that --robust tolerates; it needs at least 2 x this number + 1 users.",
         least=1,
     )
-    rounds: int = setting(Unset(250), "Number of rounds.")
-    lr: float | str = setting(
-        0.05, "Learning rate: 0.05 | cosine:RATE | step:RATE,EVERY,FACTOR | theorem:RHO_C,RHO_S"
-    )
-    server: str = setting("sgd", "The server's optimiser: sgd | adam | yogi | adagrad")
-    momentum: float = setting(0.5, "Momentum of server sgd.")
-    beta1: float | None = setting(None, "beta1 of server adam, yogi and adagrad (0.9; adagrad: 0).")
-    beta2: float | None = setting(None, "beta2 of server adam and yogi (0.99).")
-    epsilon: float | None = setting(None, "epsilon of server adam, yogi and adagrad (0.001).")
-    batch_size: int = setting(
-        16, "Samples per user and local step; a user that has fewer uses all of them.", least=1
-    )
-    local_steps: int = setting(1, "Gradient steps per user and round.", least=1)
-    local_epochs: int = setting(
-        0, "Passes of each user through its data per round, instead of local steps.", least=0
-    )
+    rounds: int = setting(Unset(250))
+    lr: float | str = setting(0.05)
+    server: str = setting("sgd")
+    momentum: float = setting(0.5)
+    beta1: float | None = setting(None)
+    beta2: float | None = setting(None)
+    epsilon: float | None = setting(None)
+    batch_size: int = setting(16, least=1)
+    local_steps: int = setting(1, least=1)
+    local_epochs: int = setting(0, least=0)
     client_lr: float | None = setting(
         None,
-        "Learning rate of the users' local steps; --lr then multiplies their mean update (1 for "
-        "FedAvg). By default, users use --lr.",
         above=0,
         below=1e30,
     )
     validation: float = setting(
         1 / 6,
-        "Share of the training data held out to measure the accuracy during training.",
         least=0,
         below=1,
     )
-    seed: int = setting(0, "Seed of all random draws.", least=0, most=2**63 - 1)
-    eval_every: int = setting(
-        0, "Rounds between evaluations; 0 chooses an interval that keeps their cost small.", least=0
-    )
+    seed: int = setting(0, least=0, most=2**63 - 1)
+    eval_every: int = setting(0, least=0)
     options: Mapping[str, Any] = field(default_factory=dict)  # of the method
     # Python objects in place of what the settings name (`salf.train`), each by a fingerprint.
     given: Mapping[str, Any] = field(default_factory=dict)

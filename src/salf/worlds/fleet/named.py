@@ -107,17 +107,7 @@ NAMED: Mapping[str, Callable[..., Fleet]] = {
 }
 FIGURES = hashlib.sha256(repr([PHONE, PI, MICROCONTROLLER, LINKS]).encode()).hexdigest()[:16]
 FEDSCALE = "fedscale:"  # and the folder of its files
-ABOUT = {  # in a sentence each, for pages
-    "phones": f"{PHONE.about}, fitted to training steps measured on a Xiaomi Mi 9 and checked on a "
-    "Meizu 16T. Speeds vary like those of 952 phone models, links by default like those of 19 "
-    "phones.",
-    "pis": f"{PI.about}: the last from measured training steps, the others are estimates. A third "
-    "each are Raspberry Pis 3, 4 and 5, as fast as 0.5, 1 and 1.9 Pis 4.",
-    "microcontrollers": f"{MICROCONTROLLER.about}: the last from measured training, the other is "
-    "an estimate. Half are Cortex-M7s, which train 4.2 times as fast.",
-    "slow-classes": "These devices are made up, to show what happens if slow users hold classes "
-    "that nobody else has.",
-}
+CLASSES = {"phones": PHONE, "pis": PI, "microcontrollers": MICROCONTROLLER}
 GROUP = "salf.fleets"  # of entry points, for packages that bring fleets
 
 
