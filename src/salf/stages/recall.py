@@ -83,7 +83,8 @@ class Recall:
 
     def _left(self, age: Ints) -> Floats:
         fade = self.rule.fade
-        return np.ones(age.shape) if fade is None else np.asarray(fade / (fade + age))
+        faded = 1.0 if fade is None else fade / (fade + np.maximum(age, 1))
+        return np.where(age > 0, faded, 1.0)
 
     def left(self, t: int) -> Floats:
         """What is left in round t of what is remembered, [rows, L]; 0 of what nobody sent."""
