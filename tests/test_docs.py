@@ -44,7 +44,7 @@ ELSEWHERE = {
     "plan": "cli/test_plan_command.py",
     "doctor": "cli/test_answers.py",
     "demo": "cli/test_demo.py",
-    "watch": "cli/test_watch.py",
+    "watch": "report/test_browser.py",
 }
 NET = """
 from torch import nn

@@ -105,8 +105,9 @@ def settings() -> str:
     """The settings of runs, from their fields."""
     from salf.runs.config import Config
     from salf.runs.live_config import LiveConfig
-    from salf.runs.settings import Settings
+    from salf.runs.settings import Settings, helps
 
+    said = helps()
     common = {field.name for field in fields(Settings)}
     parts = [
         "# Settings",
@@ -119,9 +120,9 @@ def settings() -> str:
         ("Of live runs", LiveConfig, lambda name: name not in common),
     ):
         rows = [
-            f"| `{f.name}` | `{_default(f)}` | {_cell(f.metadata['help'])} |"
+            f"| `{f.name}` | `{_default(f)}` | {_cell(said[f.name])} |"
             for f in fields(cls)
-            if chosen(f.name) and f.metadata.get("help")
+            if chosen(f.name) and f.name in said
         ]
         parts += [f"## {title}", "\n".join(["| setting | default | |", "|---|---|---|", *rows])]
     return "\n\n".join(parts) + "\n"
