@@ -1,10 +1,11 @@
 """What local steps cost: the engine that `auto` takes against the loop engine and a plain loop.
 
-    python benchmarks/local_steps.py [--users N] [--steps N] [--rounds N]
+    python benchmarks/local_steps.py [--users N] [--steps N] [--rounds N] [--stragglers 0.9]
 
-All run FedAvg's round (no stragglers) on as many rows, one round of each in turn, and a ratio is
-the median over rounds of what it takes to what `auto` takes. With --chunks, the stacked engine's
-round for several sizes of its chunks.
+All run FedAvg's round on as many rows, one round of each in turn, and a ratio is the median over
+rounds of what it takes to what `auto` takes. With stragglers the first two run SALF's, where users
+stop in one of their steps; the plain loop waits for everybody. With --chunks, the stacked engine's
+round for several sizes of its chunks; with --profile, where the time of both sides goes.
 """
 
 import argparse
@@ -35,9 +36,19 @@ from salf.worlds.depth import Mixture
 SAMPLES, BATCH = 20_000, 16
 
 
+def of_pfl() -> nn.Module:
+    """The network of the job that pfl publishes its speed with (benchmarks/peers)."""
+    return nn.Sequential(
+        nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Dropout(0.25), nn.Flatten(), nn.Linear(64 * 14 * 14, 128), nn.ReLU(),
+        nn.Dropout(0.5), nn.Linear(128, 10),
+    )  # fmt: skip
+
+
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "mlp": (lambda: PAPER_MODELS["mlp"](DIGIT, 10), DIGIT),
     "cnn": (lambda: PAPER_MODELS["cnn"](DIGIT, 10), DIGIT),
+    "images": (of_pfl, PICTURE),
     "residual": (lambda: ResidualNet(group_norm), PICTURE),
 }
 
@@ -48,13 +59,15 @@ def made_up(shape: tuple[int, ...]) -> Samples:
     return Samples(pixels, torch.from_numpy(rng.integers(0, 10, SAMPLES)))
 
 
-def simulation(engine: Engine, samples: Samples, users: int, steps: int) -> Simulation:
-    """FedAvg on made-up images."""
+def simulation(
+    engine: Engine, samples: Samples, users: int, steps: int, stragglers: float = 0.0
+) -> Simulation:
+    """FedAvg, or SALF, on made-up images."""
     shares = Partitioned(samples, np.array_split(np.arange(SAMPLES), users))
-    world, local = AtDeadline(Mixture(users, len(engine.layers), 0.0)), LocalWork(steps)
+    world, local = AtDeadline(Mixture(users, len(engine.layers), stragglers)), LocalWork(steps)
     problem = Problem(engine.model, engine.layers, shares)
     recipe = Recipe(lambda t: 0.01, batch_size=BATCH, local=local, engine=engine)
-    return Simulation(problem, method("fedavg"), world, recipe)
+    return Simulation(problem, method("salf" if stragglers else "fedavg"), world, recipe)
 
 
 def plain_loop(model: nn.Module, samples: Samples, users: int, steps: int) -> Callable[[], None]:
@@ -96,9 +109,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--models", default="mlp,cnn", help=f"of {', '.join(MODELS)}")
+    parser.add_argument("--stragglers", type=float, default=0.0)
     parser.add_argument("--chunks", action="store_true")
+    parser.add_argument("--profile", action="store_true")
     asked = parser.parse_args()
-    print(f"{asked.users} users x {BATCH} rows, {asked.steps} local steps")
+    print(
+        f"{asked.users} users x {BATCH} rows, {asked.steps} local steps, "
+        f"{asked.stragglers:.0%} stragglers"
+    )
     for name in asked.models.split(","):
         make, shape = MODELS[name]
         samples, sides = made_up(shape), []
@@ -107,7 +125,7 @@ def main() -> None:
             model = make()
             of = model, Layers.of(model, example=example)
             made = make_engine(kind, *of, example=example, several_steps=asked.steps > 1)
-            side = simulation(made, samples, asked.users, asked.steps)
+            side = simulation(made, samples, asked.users, asked.steps, asked.stragglers)
             if kind == "auto":
                 made.rows_of = side.batches.of_round
             sides.append(side)
@@ -125,6 +143,14 @@ def main() -> None:
             f"{name}: {chosen} {fast:.0f} ms, loop {loop:.0f}, plain loop {plain:.0f}; "
             f"loop / auto {ratios[0]:.2f}, plain loop / auto {ratios[1]:.2f}; {sides[0].engine.why}"
         )
+        for side, step in (("plain loop", rounds[2]), ("auto", rounds[0])) if asked.profile else ():
+            with torch.profiler.profile() as profile:
+                step()
+            events = profile.key_averages()
+            total = sum(event.self_cpu_time_total for event in events)
+            print(f"{name}, {side}: {total / 1e3 / asked.users / asked.steps:.2f} ms a step")
+            for event in sorted(events, key=lambda event: -event.self_cpu_time_total)[:12]:
+                print(f"  {event.self_cpu_time_total / total:5.1%} {event.key}")
     if asked.chunks:
         for megabytes in (2, 4, 8, 16, 32, 64, 128):
             model = PAPER_MODELS["mlp"]((1, 28, 28), 10)

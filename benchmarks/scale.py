@@ -168,6 +168,7 @@ def check(costs: Costs, counts: Sequence[int], console: Console) -> None:
         note(f"a study on {count} nodes, predicted / measured", said[1] / study, "")
         row = (said[0], found, said[1], study)
         table.add_row(str(count), *(f"{each:.2f}" for each in row))
+        print(f"{count} nodes:", *(f"{each:.2f}" for each in row), flush=True)
     console.print(table)
 
 

@@ -54,9 +54,7 @@ def test_without_the_package_the_way_out_is_said(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("name", "call"), [("mlflow", "log_metrics"), ("wandb", "log")])
 def test_the_callbacks_of_the_docs_say_every_round(name, call, monkeypatch):
-    (code,) = re.findall(
-        r"```python\n(import salf\nfrom salf.core.rows.*?)```", HOWTO.read_text(), re.DOTALL
-    )
+    (code,) = re.findall(r"```python\n(def measured.*?)```", HOWTO.read_text(), re.DOTALL)
     said, given = [], {}
     recorder = SimpleNamespace(**{call: lambda values, step: said.append((step, values))})
     monkeypatch.setitem(sys.modules, name, recorder)

@@ -34,6 +34,7 @@ from salf.methods import Group
 CHUNK_BYTES = 64 * 2**20
 # What a pass of convolutions may save for each row; with more, users take long enough alone.
 MOST_ROW_BYTES = 2**17
+LEAST_TOGETHER = 15  # users of convolutions; with fewer, operations take too long to start
 COPIES = 3  # of a user's weights: the weights, their gradients, and the sum of these
 
 RANDOM = (nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU)
@@ -115,8 +116,12 @@ class StackedEngine(Engine):
         return super()._separately(group, network, rows, aggregate)
 
     def pieces(self, group: Group, rows: Rows, alone: bool) -> list[Ints]:
-        order, chunk = np.argsort(-group.steps, kind="stable"), self._users_per_chunk(group, rows)
-        return [order[start : start + chunk] for start in range(0, len(order), chunk)]
+        order, most = np.argsort(-group.steps, kind="stable"), self._users_per_chunk(group, rows)
+        pieces = -(-len(order) // most)
+        if any(isinstance(module, nn.Conv2d) for module in self.model.modules()):
+            # Which take so long that more users in a piece gain less than another process does.
+            pieces = max(pieces, min(4, len(order) // LEAST_TOGETHER))
+        return np.array_split(order, pieces)
 
     def computed(
         self, group: Group, network: Network, rows: Rows, aggregate: LayerwiseAggregate

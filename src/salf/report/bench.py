@@ -103,7 +103,7 @@ class Standings:
                 outcome = row.cells.get(cell.key)
                 shown = NONE if outcome is None or outcome.refused else show(outcome)
                 cells[cell.scenario.title] = bold(shown, row.name in first)
-        return Table.of(body, caption, self._own_names if ranked else ())
+        return Table.of(body, caption, self._own_names)
 
     def notes(self) -> list[str]:
         """The meaning of the tables."""
