@@ -60,31 +60,11 @@ class Settings:
     average: str = setting("reached")
     users: int = setting(30, least=1)
     cohort: float | str = setting("all")
-<<<<<<< HEAD
     deadline: float | str | None = setting(None, deadlines.read)
     batches: Literal["auto", "equal", "equal-time"] = setting("auto")
     compress: str = setting("")
-    robust: Literal["auto", "none", "trimmed", "median", "clip"] = setting("auto")
+    robust: Literal["auto", "none", "mixed", "median"] = setting("auto")
     tolerate: int = setting(1, least=1)
-=======
-    deadline: float | str | None = setting(
-        None,
-        deadlines.read,
-    )
-    batches: Literal["auto", "equal", "equal-time"] = setting(
-        "auto",
-    )
-    compress: str = setting(
-        "",
-    )
-    robust: Literal["auto", "none", "mixed", "median"] = setting(
-        "auto",
-    )
-    tolerate: int = setting(
-        1,
-        least=1,
-    )
->>>>>>> main
     rounds: int = setting(Unset(250))
     lr: float | str = setting(0.05)
     server: str = setting("sgd")
