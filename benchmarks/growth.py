@@ -154,7 +154,7 @@ SERIES = {
             [10, 30, 100, 200, 500, 1_000],
             lambda n, rule=rule: live(paper("mlp"), n, rule),  # type: ignore[misc]
         )
-        for rule in ("none", "trimmed", "median", "clip")
+        for rule in ("none", "mixed", "median")
     },
 }  # fmt: skip
 

@@ -17,15 +17,17 @@ from torch import Tensor, nn
 from salf.common.errors import SalfError, TrainingDiverged
 from salf.core.aggregate import UserId
 from salf.core.arrivals import Arrivals, Floats, Ints
-from salf.core.draws import Keyed
+from salf.core.draws import Draws, Keyed
 from salf.core.rows import Row, timed
 from salf.core.server import SGD, Optimiser, Schedule, Server
 from salf.data.sampling import ONE_STEP, Batches, Cohort, LocalWork
 from salf.engines import Engine, LocalSteps, RoundResult
 from salf.engines import engine as make_engine
+from salf.engines.base import Rows
 from salf.engines.dropout import seed_torch
 from salf.methods import Method, RoundPlan
 from salf.problem import Problem
+from salf.stages.attacks import POISONS, PoisonedRows
 from salf.stages.pipeline import Pipeline, Stages, Voice
 from salf.stages.states import Progress
 from salf.worlds.base import World
@@ -88,12 +90,15 @@ class Simulation:
         self.cohort = recipe.cohort or Cohort(len(data), len(data))
         self.by_samples = recipe.by_samples
         self.seed = seed
+        self.stages, optimiser = (stages or Stages()).ready(optimiser)
         self.server = Server(engine.weights, recipe.lr, optimiser, local.rate)
         self.t = 0  # rounds done
-        self.stages = stages or Stages()
         self.pipeline = Pipeline(self.stages, method, engine.layers, engine.weights, seed)
+        self._classes = 0
+        if self.stages.attackers is not None and problem.example is not None:
+            self._classes = engine.predict(problem.example[:2]).shape[1]
         if recipe.engine == "auto":
-            engine.rows_of = self.batches.of_round
+            engine.rows_of = self._rows
         keeps = (self.pipeline.states or self.pipeline.recall) is not None
         # For anything about its users, or beyond the round.
         self.asks = method.asks.about_users or keeps
@@ -154,7 +159,8 @@ class Simulation:
 
         # Users without a share compute nothing, so nothing is drawn for them.
         computing = np.concatenate([asked[:0], *(group.users for group in plan.groups)])
-        rows = self.batches.of_round(draws, computing)
+        rows = self._rows(draws, computing)
+        self.voice.hear(plan, t, self.pipeline.recall, self.everybody)
         with seeded(draws.torch_seed, self.engine.device):
             known = zip(arrived.user.tolist(), arrived.weight.tolist(), strict=True)
             weights = dict(known) if self.asks else {}
@@ -168,7 +174,6 @@ class Simulation:
             step = self.pipeline.states.close(result.step, plan.closing, self.server.local_rate(t))
             result = replace(result, step=step)
         result = self._checked(result, t)
-        self.voice.hear(plan, t, self.pipeline.recall, self.everybody)
         if self.asks:
             part = self.method.gradients(arrived, self.world.layers) > 0
             self.pipeline.close(t, weights, part)
@@ -187,6 +192,13 @@ class Simulation:
         self.old = {given: weights for given, weights in self.old.items() if given in in_use}
         self.memory, self.t = memory, t
         return Row(t, result.loss, result.reached, **timed(arrived, computing))
+
+    def _rows(self, draws: Draws, users: Ints) -> Rows:
+        """The mini-batches of a round, as attackers change them."""
+        rows, attackers = self.batches.of_round(draws, users), self.stages.attackers
+        if attackers is None or attackers.attack.kind not in POISONS:
+            return rows
+        return PoisonedRows(rows, attackers, self._classes)
 
     def _plan(self, t: int, arrived: Arrivals, unreached: Floats) -> RoundPlan:
         """The round's plan, the last one again if the arrivals are: small models feel it."""

@@ -1,6 +1,5 @@
 """Rounds by a made-up clock: they close in time, whatever users do."""
 
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from math import inf
@@ -14,7 +13,7 @@ from nets import mlp
 from salf.common.errors import SalfError
 from salf.live.rounds import Answer, Grace, Rounds
 from salf.live.server import LiveServer, ServerSettings
-from salf.live.update import Rejected, encode
+from salf.live.update import Rejected
 from salf.problem import Problem
 
 LAYERS = 2
@@ -36,9 +35,9 @@ def fail(link, *users):
     return lambda: setattr(link, "answer", answer)
 
 
-def rounds(delays, deadline=1.0, grace=0.5, method="salf", **more):
+def rounds(delays, deadline=1.0, grace=0.5, method="salf", robust="none", **more):
     clock = Clock()
-    settings = ServerSettings(method=method, unreached=[0.0] * LAYERS)
+    settings = ServerSettings(method=method, unreached=[0.0] * LAYERS, robust=robust)
     server = LiveServer(Problem.of(network()), 0.1, settings)
     link = MadeUpLink(clock, delays, lambda: good(seconds=link.work))
     link.work = more.pop("work", 0.0)  # seconds of its delay
@@ -254,23 +253,15 @@ def test_a_wait_of_a_moment_is_not_worth_a_word():
     assert said == []
 
 
-def test_updates_that_a_learned_bound_refuses_make_no_pause_as_it_may_come_to_allow_them():
-    said = []
-    federation, link, clock = rounds(dict.fromkeys("abc", 0.1), on_wait=said.append)
-    for _ in range(10):
-        federation.next()
-
-    def grown(user, round):
-        tensors = {name: 1000 * tensor for name, tensor in good().tensors.items()}
-        return Answer(user, round, encode(replace(good(), tensors=tensors)))
-
-    link.answer = grown
-    began = clock.time
-    rows = [federation.next() for _ in range(15)]
-    assert len(rows[0].rejected) == 3
-    assert rows[-1].rejected == ()
-    assert said == []
-    assert clock.time - began < 2
+def test_users_who_left_lose_their_votes_and_the_record_says_so():
+    federation, link, _ = rounds(dict.fromkeys("abcd", 0.1), robust="mixed")
+    assert federation.next().gone == ()
+    there = link.users()
+    link.users = lambda: [user for user in there if user != "d"]
+    assert federation.next().gone == ("d",)
+    assert federation.next().gone == ()
+    recall = federation.server.pipeline.recall
+    assert recall.voters(3, 0) == ["a", "b", "c"]
 
 
 def test_rounds_in_which_all_failed_say_nothing_about_who_reaches_what():

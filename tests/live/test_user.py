@@ -53,7 +53,7 @@ def test_an_update_passes_the_servers_inspection_and_moves_buffers_like_their_la
     update = user(own).train(Task(7, None, weights))
     assert update.depth == 1
     wire = decode(encode(update), size_of(weights_of(server_model)))
-    Inspection(Layers.of(server_model), weights_of(server_model)).check("a", wire)
+    Inspection(Layers.of(server_model), weights_of(server_model)).check(wire)
 
     mirror = network()
     take_over(mirror, weights)

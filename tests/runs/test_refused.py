@@ -74,7 +74,7 @@ def test_models_and_data_sets_are_compared_by_name(no_processes):
 @pytest.mark.parametrize("name", ["scaffold", "feddyn"])
 def test_a_sum_over_all_users_is_not_robust(name):
     with pytest.raises(salf.SalfError, match="robust='none'"):
-        salf.Config(method=name, momentum=0, robust="trimmed")
+        salf.Config(method=name, momentum=0, robust="mixed")
 
 
 def test_settings_without_an_effect_are_refused():

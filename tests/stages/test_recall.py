@@ -15,9 +15,9 @@ def net():
     return nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)).double()
 
 
-def remembering(recall, t, everybody, weights):
+def remembering(recall, t, everybody, weights, own=None):
     sums = LayerwiseAggregate(recall.layers, weights, separate=True)
-    return Remembering(sums, recall, t, everybody)
+    return Remembering(sums, recall, t, own or {}, everybody)
 
 
 class Federation:
@@ -32,7 +32,7 @@ class Federation:
     def round(self, updates, divisor, weights=None):
         """`updates[user]` are its gradients of layers 1 and 2; None if it did not reach layer 1."""
         self.t += 1
-        aggregate = remembering(self.recall, self.t, self.everybody, self.weights)
+        aggregate = remembering(self.recall, self.t, self.everybody, self.weights, weights)
         total = np.zeros(2)
         for user, (first, second) in updates.items():
             reached = np.array([first is not None, True], float) * (weights or {}).get(user, 1.0)
@@ -42,7 +42,6 @@ class Federation:
             aggregate.add(update, reached, user=user)
             total += reached
         step = aggregate.total(total, np.asarray(divisor, float))
-        self.recall.learn(self.t, weights or {})
         return [step.values[name].item() if name in step.values else None for name in self.weights]
 
 
@@ -117,8 +116,7 @@ def test_a_server_started_again_goes_on_and_forgets_the_same_user():
 def test_a_user_that_sends_nothing_takes_nobodys_place():
     fed = Federation(users=1)
     fed.round({"a": (1.0, 1.0)}, [1, 1])
-    fed.recall.note("b", {})
-    fed.recall.learn(2, {})
+    fed.recall.keep(2, "b", {})
     assert fed.recall.remembered == ["a"]
 
 
@@ -130,7 +128,6 @@ def test_buffers_are_averaged_as_ever():
         aggregate = remembering(recall, t, 2, weights)
         aggregate.add({"1.running_mean": torch.tensor([4.0]).double()}, [1.0, 1.0], user="a")
         assert aggregate.total([1.0, 1.0]).values["1.running_mean"].item() == 4.0
-        recall.learn(t, {})
 
 
 def test_a_checkpoint_of_another_model_is_refused():

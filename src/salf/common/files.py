@@ -87,8 +87,9 @@ def csv_text(lines: Iterable[Iterable[Any]]) -> str:
 
 
 def csv_of(records: Sequence[Mapping[str, Any]]) -> str:
-    """Records as CSV, with a column for each key of the first."""
-    return csv_text([*records[:1], *(record.values() for record in records)])
+    """Records as CSV, with a column for each key."""
+    columns = dict.fromkeys(key for record in records for key in record)
+    return csv_text([columns, *([record.get(key) for key in columns] for record in records)])
 
 
 def read_numbers(path: Path | str, *columns: str) -> list[tuple[float, ...]]:

@@ -142,10 +142,6 @@ class LayerwiseAggregate:
             step.values[name] = value if is_counter(value) else value / holders
         return step
 
-    def sum_of(self, rows: Mapping[str, Tensor], weights: PerLayer) -> dict[str, Tensor]:
-        """sum_u weights_u rows[u], of tensors of one layer that have a row for each user."""
-        return {n: torch.tensordot(v.new_tensor(weights), v, 1) for n, v in rows.items()}
-
     def _held(self) -> dict[str, Tensor]:
         parts = {name: each for name, each in self._holders.items() if isinstance(each, Tensor)}
         # Whether any is missing is not asked of an accelerator: the answer would be a copy.

@@ -41,6 +41,7 @@ class Row:
     late: int = 0  # updates of earlier rounds that came during this one
     rejected: Sequence[tuple[str, str]] = ()  # (user, reason)
     silent: Sequence[str] = ()  # users of whom no update came in time
+    gone: Sequence[str] = ()  # users whose votes in a robust rule ended because they left
     # With several local steps, those of every user asked: begun and planned.
     steps: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     # Where users choose their batches, the rows of each whose update was used.

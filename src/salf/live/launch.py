@@ -134,7 +134,7 @@ def trusting(config: LiveConfig, joining: Joining, say: Callable[[str], None]) -
     """
     if config.robust != "auto":
         return config
-    rule = "trimmed" if config.backend == "flower" or joining.address is not None else "none"
+    rule = "mixed" if config.backend == "flower" or joining.address is not None else "none"
     if rule != "none" and config.users < (needed := Robust(rule, config.tolerate).needed):
         say(
             f"robust averaging is off: tolerating {config.tolerate} bad users takes at least "

@@ -68,6 +68,7 @@ def _replay(folder: Path, on_round: OnRound | None) -> Replay:
         """Give users their recorded batches."""
         seen.update(row.depths)
         simulation.everybody = float(len(seen))
+        simulation.pipeline.left(set(numbers.values()) - {numbers[name] for name in row.gone})
         if row.rows:
             sizes = np.full(config.users, config.batch_size)
             for name, own in row.rows.items():

@@ -152,6 +152,7 @@ class Rounds:
         self._wait_for_somebody()
         users = self._choose()
         deadline, trying = self.t_max.seconds(self.server.t + 1), self.t_max.trying
+        self.server.present = self.link.users()
         t = self.server.open(users, None if trying else deadline)
         began = self._began[t] = self._now()
         self._began.pop(t - 100, None)

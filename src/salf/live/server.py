@@ -22,7 +22,7 @@ from salf.core.rows import Row, append, read_checkpoint, resume, unreadable, wri
 from salf.core.rules import Tensors
 from salf.core.server import SGD, Optimiser, Schedule, Server
 from salf.live.batches import common_time
-from salf.live.inspection import Inspection, TooLarge
+from salf.live.inspection import Inspection
 from salf.live.reach import ReachEstimate
 from salf.live.update import Rejected, Task, Update, decode, size_of
 from salf.methods import Method, to_wire
@@ -49,11 +49,11 @@ class OpenRound:
         local_steps: int,
         deadline: float | None,
     ) -> None:
+        self.gone: Sequence[str] = ()  # users whose votes ended because they left
         self.asked = dict.fromkeys(users)
         self.aggregate = aggregate
         self.deadline = deadline  # T_max, where it says how far users could come
         self.updates: dict[str, Update] = {}  # that are used, without tensors
-        self.unsure: dict[str, Update] = {}  # of unknown size, until the round closes
         self.answered: set[str] = set()
         self.failed: set[str] = set()  # who cannot do better, until somebody helps
         self.rejected: list[tuple[str, str]] = []
@@ -89,6 +89,7 @@ class OpenRound:
             bytes=self.bytes,
             rejected=tuple(self.rejected),
             silent=tuple(sorted(self.asked.keys() - self.answered)),
+            gone=tuple(self.gone),
             deadline=self.deadline,
             reach=self.reach,
             steps={user: (each.steps, each.planned) for user, each in many.items()},
@@ -107,7 +108,7 @@ class ServerSettings:
     - `equal_time`: a batch size, if users choose their batches such that a step takes all of them
       about as long (`salf.live.batches`).
     - `unreached`: p_l; by default they are learned from the reach seen so far.
-    - `max_norm`: bounds every layer's gradient; by default the bound is learned.
+    - `max_norm`: bounds every layer's gradient; by default nothing does.
     - `robust`: a rule that tolerates so many bad users.
     - `compress`: how users compress what they send (`salf.core.compression`).
     """
@@ -139,7 +140,11 @@ class LiveServer:
             raise SalfError(f"{self.method.name} {why}.")
         self.layers, self.weights = layers, problem.weights
         schedule = lr if callable(lr) else lambda t: lr
-        self.server = Server(self.weights, schedule, settings.optimiser, settings.client_lr)
+        robust, compress = settings.robust, Compression.parse(settings.compress)
+        rule = None if robust == "none" else Robust(robust, settings.tolerate)
+        stages = Stages(rule, compress, count_reach=True)
+        stages, optimiser = stages.ready(settings.optimiser)
+        self.server = Server(self.weights, schedule, optimiser, settings.client_lr)
         self.inspection = Inspection(layers, self.weights, settings.max_norm, settings.local_steps)
         self.local_steps = settings.local_steps
         self.given_unreached = None
@@ -152,15 +157,13 @@ class LiveServer:
         work = _stage_work(problem)
         self.done_after = work.cumsum() / work.sum()  # the part of the work
         self.reach = ReachEstimate(len(layers))
-        robust, compress = settings.robust, Compression.parse(settings.compress)
-        rule = None if robust == "none" else Robust(robust, settings.tolerate)
-        stages = Stages(rule, compress, count_reach=True)
         self.pipeline = Pipeline(stages, self.method, layers, self.weights)
         self.names: dict[str, None] = {}  # of all users that were ever asked, in order
         self.equal_time = settings.equal_time
         self.paces: dict[str, float] = {}  # seconds a row takes each user, if they choose batches
         self.t_max = 0.0  # that a deadline which is adapted is at; 0 until it is found
         self.t = 0  # rounds closed
+        self.present: Collection[str] | None = None  # where known: others lose their votes
         self._round: OpenRound | None = None
         self._size = size_of(self.weights)
         self._most_rows = MOST * (settings.equal_time or 0)  # of users who choose their batches
@@ -181,6 +184,8 @@ class LiveServer:
         self.names |= dict.fromkeys(users)
         aggregate = self.pipeline.open(self.t + 1, len(self.names), {})
         self._round = OpenRound(users, aggregate, len(self.layers), self.local_steps, deadline)
+        if self.present is not None:
+            self._round.gone = self.pipeline.left(self.present)
         return self.t + 1
 
     def task(self, deadline: float | None, fixed: bool = True) -> Task:
@@ -229,7 +234,7 @@ class LiveServer:
             round.bytes += sum(tensor.nbytes for tensor in update.tensors.values())
             if self.pipeline.stages.compression is not None:
                 update = replace(update, tensors=self._received(update.tensors))
-            known = self.inspection.check(user, update)
+            self.inspection.check(update)
         except Rejected as reason:
             self.refuse(user, reason, asked)
             return None
@@ -238,10 +243,7 @@ class LiveServer:
             self.refuse(user, Rejected(f"it cannot be checked: {in_one_line(error)}"), asked)
             return None
         round.answered.add(user)
-        if known:
-            self._use(user, update)
-        else:
-            round.unsure[user] = update
+        self._use(user, update)
         return update
 
     def _received(self, packed: Tensors) -> Tensors:
@@ -257,8 +259,7 @@ class LiveServer:
             round.late += 1
             log.info("round %d: late from %s, for round %d: %s", t, name, asked, reason)
             return
-        if not isinstance(reason, TooLarge):
-            round.failed.add(user)
+        round.failed.add(user)
         round.answered.add(user)
         round.rejected.append((user, str(reason)))
         log.warning("round %d: rejected update from %s: %s", t, name, reason)
@@ -266,13 +267,6 @@ class LiveServer:
     def close(self) -> Row:
         """End the round: take the step, and learn from it."""
         t, round, unreached = self.t + 1, self.round, self._unreached()
-        self.inspection.learn()
-        for user, update in round.unsure.items():  # judged now that the others came
-            try:
-                self.inspection.check_norms(update)
-                self._use(user, update)
-            except Rejected as reason:
-                self.refuse(user, reason)
         closing = Closing(
             users=len(round.asked),
             reached=round.aggregate.reached,
@@ -303,7 +297,7 @@ class LiveServer:
 
     @property
     def _kept(self) -> dict[str, Kept]:
-        return {"reach": self.reach, "norms": self.inspection, **self.pipeline.kept}
+        return {"reach": self.reach, **self.pipeline.kept}
 
     def save(self, path: Path) -> None:
         """Write everything a server that is started again needs to continue after this round."""

@@ -194,6 +194,9 @@ def from_config(
     simulation = Simulation(problem, method, world, recipe, stages, config.seed)
     evaluation = evaluation_of(config, problem)
     evaluation.slowest, evaluation.by = slowest, simulation.engine
+    attack = stages.attackers and stages.attackers.attack
+    if attack and attack.kind == "backdoor" and problem.test is not None:
+        evaluation.backdoor = Samples(*attack.tests(*problem.test.rows()))
     return Training(simulation, evaluation)
 
 

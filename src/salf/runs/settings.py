@@ -76,7 +76,7 @@ class Settings:
     compress: str = setting(
         "",
     )
-    robust: Literal["auto", "none", "trimmed", "median", "clip"] = setting(
+    robust: Literal["auto", "none", "mixed", "median"] = setting(
         "auto",
     )
     tolerate: int = setting(

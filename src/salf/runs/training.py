@@ -21,6 +21,7 @@ from salf.engines import RowLoss
 from salf.problem import Predictor, Problem, evaluate
 from salf.simulation import ROUNDING, Simulation
 
+BACKDOOR = "backdoor_success"  # the accuracy that attackers with a backdoor want
 SLOWEST = "slowest_tenth_accuracy"  # what the accuracy on their data is called
 
 # Says how much of a job, in [0, 1], is done; raises Stopped when it is to end.
@@ -47,14 +48,15 @@ def ends_run(on_round: OnRound | None, row: Row, model: nn.Module) -> bool:
 class Evaluation:
     """When the model of a run is evaluated: every so many rounds, or seconds of a simulated clock.
 
-    It is measured on what the problem holds out, at the end also on the data of the `slowest` tenth
-    of the users. `by` computes the outputs: the problem itself, or an engine, which is faster.
+    It is measured on what the problem holds out, at the end also on the data of the `slowest` users
+    and on what attackers want (`backdoor`). `by`, a problem or a faster engine, computes outputs.
     """
 
     problem: Problem
     every: int
     seconds: float = 0.0  # instead of rounds
     slowest: Samples | None = None
+    backdoor: Samples | None = None
     by: Predictor | None = None
 
     def measured(self, row: Row, rounds: int, before: float | None = None) -> Row:
@@ -73,9 +75,9 @@ class Evaluation:
     def tested(self) -> dict[str, float]:
         """The metrics on the test data."""
         found = self.of(self.problem.test)
-        slowest = self.of(self.slowest)
-        if found and "accuracy" in slowest:
-            found[SLOWEST] = slowest["accuracy"]
+        for name, samples in ((SLOWEST, self.slowest), (BACKDOOR, self.backdoor)):
+            if found and "accuracy" in (own := self.of(samples)):
+                found[name] = own["accuracy"]
         return found
 
     def of(self, samples: Samples | None) -> dict[str, float]:

@@ -12,8 +12,8 @@ For some of these the server keeps something of each user from round to round. T
 with one state for checkpoints.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,13 +25,14 @@ from salf.core.arrivals import Bools, Floats
 from salf.core.compression import Compression, unpacked
 from salf.core.layers import Layers
 from salf.core.rules import LocalRule, Tensors
-from salf.methods import Method, RoundPlan
+from salf.core.server import SGD, Optimiser
+from salf.methods import Method, Recalled, RoundPlan
 from salf.methods.asks import Watch
-from salf.stages.attacks import Attackers
+from salf.stages.attacks import Attacked, Attackers
 from salf.stages.compressed import Residuals
 from salf.stages.participation import Participation, Users
 from salf.stages.recall import Recall, Remembering, StandIns
-from salf.stages.robust import Robust, RobustAggregate, Votes
+from salf.stages.robust import Robust, Voting
 from salf.stages.states import States
 
 
@@ -58,6 +59,16 @@ class Stages:
     attackers: Attackers | None = None  # simulated ones
     count_reach: bool = False
 
+    def ready(self, optimiser: Optimiser | None) -> tuple["Stages", Optimiser | None]:
+        """With users' momenta in place of the server's: with both, training diverges sooner.
+
+        How far a gradient moves the model in the long run stays the same: 1 / (1 - momentum).
+        """
+        if self.robust is None or not isinstance(optimiser, SGD):
+            return self, optimiser
+        robust = replace(self.robust, gain=1 / (1 - optimiser.momentum))
+        return replace(self, robust=robust), None
+
 
 class Pipeline:
     """The stages of one run, and what they keep of its users."""
@@ -78,19 +89,25 @@ class Pipeline:
         counts = asks.cutoff is not None or (asks.chance and stages.count_reach)
         self.participation = Participation(len(layers), asks.cutoff) if counts else None
         self.recall = None if rule is None else Recall(layers, weights, rule)
+        self.kept: dict[str, Kept] = {}  # of the users, by name
+        self.forget()
         keeps = method.defines("server_state", "user_state", "step")
         self.states = States(method, layers, weights) if keeps else None
         if not asks.simulated_only:
             method.check_shares_are_own(len(layers), self.server_state)
         self.watch = Watch(method)
         self.rule_watch: Watch | None = None
-        self.votes = None if stages.robust is None else Votes(stages.robust)
         self.residuals: Residuals | None = None
         if compression is not None and seed is not None:
             self.residuals = Residuals(compression, layers, seed)
-        # What is kept of the users, by name.
-        kept = ("participation", "recall", "votes", "residuals", "states")
-        self.kept: dict[str, Kept] = {name: k for name in kept if (k := getattr(self, name))}
+        attack = stages.attackers.attack.kind if stages.attackers else ""
+        self.known = [  # by attackers of their own updates
+            Recall(layers, weights, Recalled(0.0, None, 1000), 10)
+            for _ in range(2 * (attack == "alie-own"))
+        ]
+        kept = ("participation", "recall", "residuals", "states")
+        self.kept |= {name: k for name in kept if (k := getattr(self, name))}
+        self.kept |= {f"attackers {power}": table for power, table in enumerate(self.known)}
 
     def open(self, t: int, everybody: float, own: Mapping[UserId, float]) -> LayerwiseAggregate:
         """The aggregate of round t, to which users' updates are added.
@@ -99,22 +116,28 @@ class Pipeline:
         """
         layers, weights = self._layers, self._weights
         found = LayerwiseAggregate(layers, weights, separate=self.recall is not None)
-        if self.votes is not None:
-            found = RobustAggregate(self.votes, layers, weights)
         if self.recall is not None:
-            if self.recall.rule.stands_in:
+            if self.stages.robust is not None:
+                found = Voting(found, self.recall, t, own, self.stages.robust)
+            elif self.recall.rule.stands_in:
                 found = StandIns(found, self.recall, t, own)
             else:
-                found = Remembering(found, self.recall, t, everybody)
+                found = Remembering(found, self.recall, t, own, everybody)
         changes = [
             self.states and self.states.learning("server"),
             self.residuals and self.residuals.of_round(t),
             self.states and self._simulated and self.states.learning("device"),
-            self.stages.attackers and self.stages.attackers.sent(layers, t),
         ]
         for change in changes:
             found = Changing(found, change) if change else found
+        if (attackers := self.stages.attackers) is not None:
+            votes = None if self.stages.robust is None else self.recall
+            found = Attacked(found, attackers, layers, t, votes, self.known)
         return found
+
+    def left(self, present: Collection[UserId]) -> list[Any]:
+        """Users who are not present have no vote any more; the result is who had one."""
+        return self.recall.forget_others(present) if self.recall and self.stages.robust else []
 
     def local_rule(self, steps: int) -> LocalRule | None:
         """The method's rule for a round, which must not keep anything in itself."""
@@ -133,13 +156,12 @@ class Pipeline:
         self.watch.check()
         if self.participation is not None:
             self.participation.learn([*weights], part)
-        if self.recall is not None:
-            self.recall.learn(t, weights)
 
     def forget(self) -> None:
-        """Forget users' votes, their raw updates: a live run that is over does not keep them."""
-        if self.stages.robust is not None:
-            self.votes = self.kept["votes"] = Votes(self.stages.robust)
+        """Begin without users' votes: a live run that is over does not keep them."""
+        if (robust := self.stages.robust) is not None:  # the memory of the method, too, if any
+            self.recall = robust.memory(self.method, self._layers, self._weights)
+            self.kept["recall"] = self.recall
 
     def chance(self, users: Users) -> Floats | None:
         """The reach of these users, [L, users]; None if it is not counted here."""

@@ -62,7 +62,7 @@ def test_a_user_does_the_steps_that_fit_and_sends_the_sum_of_their_gradients(
     inputs = torch.randn(4, 4, generator=torch.Generator().manual_seed(1)).double()
     assert_close(dict(update.tensors), wanted(model, inputs, weights, steps, depth, layers), 1e-12)
     wire = decode(encode(update), size_of(weights))
-    Inspection(layers, weights_of(model), local_steps=5).check("a", wire)
+    Inspection(layers, weights_of(model), local_steps=5).check(wire)
 
 
 def weights_of(model):

@@ -35,7 +35,7 @@ Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 class FlowerSettings(ServerSettings):
     """The settings of a strategy beside those of FedAvg."""
 
-    robust: str = "trimmed"  # because anybody may have a node
+    robust: str = "mixed"  # because anybody may have a node
     momentum: float = 0.0
     grace: float | None = None
     layers: Sequence[Prefixes] | None = None
@@ -62,9 +62,9 @@ class SALF(FedAvg):
       another name, a `salf.Method` or its import path.
     - `momentum`: that of the server. `optimiser` replaces it: `salf.core.server.Adam()`,
       `Yogi()` or `Adagrad()`.
-    - `robust`: how layers are combined so that `tolerate` nodes whose gradients stand out cannot
-      control them: "trimmed", "median", "clip", or "none" if all nodes are trusted. It needs at
-      least 2 `tolerate` + 1 nodes and holds the updates of a round in memory.
+    - `robust`: how layers are combined so that `tolerate` bad nodes cannot control them: "mixed",
+      "median", or "none" if all nodes are trusted. It needs at least 2 `tolerate` + 1
+      nodes, and memory for as many models as there are nodes.
     - `local_steps`, `client_lr`, `unreached`, `max_norm`, `compress`: see
       `salf.live.server.ServerSettings`.
     - `layers`, `example`: the layers, if the default is not what you want (see `Layers.of`); or
