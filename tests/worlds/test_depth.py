@@ -11,7 +11,7 @@ from scipy import stats
 from reference import draw_all, unreached
 from salf.common.errors import SalfError
 from salf.core.arrivals import Arrivals
-from salf.worlds.depth import Mixture, PerUser, Uniform, fixed, given, parse
+from salf.worlds.depth import Mixture, PerUser, Uniform, fixed, given
 
 ALPHA = 1e-4
 SEEDS = (1, 2)
@@ -32,8 +32,6 @@ LAWS = {
     "uniform, one layer": Uniform(5, 1),
     "mixture": Mixture(10, 4, 0.7),
     "mixture of stragglers only": Mixture(4, 3, 1.0),
-    "mixture with given chances": Mixture(10, 3, 0.7, (0.0, 0.2, 0.5, 0.3)),
-    "given stragglers only": Mixture(4, 3, 1.0, (0.1, 0.2, 0.3, 0.4)),
     "per user": SKEWED,
     "given": given([0.2, 0.3, 0.5], 7),
 }
@@ -190,12 +188,3 @@ def test_reach_is_the_set_of_users_at_or_below_the_layer_and_nested():
 def test_impossible_laws_are_refused_with_the_value(make, says):
     with pytest.raises(SalfError, match=says):
         make()
-
-
-def test_a_mixture_as_people_write_it():
-    found = parse("mixture:0,0.5,0.5", 10, 2, 0.3)
-    assert found == Mixture(10, 2, 0.3, (0.0, 0.5, 0.5))
-    with pytest.raises(SalfError, match="2 probabilities of depth"):
-        parse("mixture:0.5,0.5", 10, 2, 0.3)
-    with pytest.raises(SalfError, match="sum to 1"):
-        parse("mixture:0.5,0.5,0.5", 10, 2, 0.3)

@@ -74,22 +74,16 @@ class Uniform(DepthDistribution):
 class Mixture(DepthDistribution):
     """The paper's experiments: in each round, a ratio of the users is drawn to be stragglers.
 
-    Stragglers have a depth on {1..L+1}, uniform or with the given probabilities; the others finish.
+    Stragglers have a uniform depth on {1..L+1}; the others finish.
     """
 
     users: int
     layers: int
     ratio: float
-    chances: tuple[float, ...] = ()  # of a straggler's depth 1..L+1
 
     def __post_init__(self) -> None:
         if not 0 <= self.ratio <= 1:
             raise SalfError(f"the ratio of stragglers must be in [0, 1], not {self.ratio}.")
-        if self.chances and given(self.chances, self.users).layers != self.layers:
-            raise SalfError(
-                f"there are {len(self.chances)} probabilities of depth, but {self.layers} layers "
-                f"have {self.layers + 1} depths."
-            )
 
     def stragglers(self, users: int) -> int:
         """How many of so many users are stragglers, in every round."""
@@ -101,10 +95,7 @@ class Mixture(DepthDistribution):
         straggler = np.zeros(len(users), np.bool_)
         score, place = draws.uniform(users, Purpose.DEPTH, 2).T
         straggler[np.argsort(score, kind="stable")[:missing]] = True
-        if self.chances:
-            depth = 1 + np.searchsorted(np.cumsum(self.chances)[:-1], place, side="right")
-        else:
-            depth = _uniform(place, self.layers)
+        depth = _uniform(place, self.layers)
         return Arrivals(np.where(straggler, depth, 1), straggler, len(users) + busy, user=users)
 
     def reach(self, users: Ints) -> Floats:
@@ -119,8 +110,6 @@ class Mixture(DepthDistribution):
 
     def _reach(self) -> Floats:
         """The chance that a straggler reaches layer l, l = 1..L."""
-        if self.chances:
-            return np.cumsum(self.chances)[:-1].clip(0, 1)
         return np.arange(1, self.layers + 1) / (self.layers + 1)
 
 
@@ -171,7 +160,7 @@ def _uniform(place: Floats, layers: int) -> Ints:
     return np.asarray(1 + (place * (layers + 1)).astype(np.int64))
 
 
-DEPTHS = ("mixture", "mixture:P1,P2,...", "uniform", "fixed:D1,...", "probabilities:P1,...")
+DEPTHS = ("mixture", "uniform", "fixed:D1,...", "probabilities:P1,...")
 
 
 def is_named(spec: str) -> bool:
@@ -181,7 +170,7 @@ def is_named(spec: str) -> bool:
 
 def has_ratio(spec: str) -> bool:
     """Whether a distribution, as people write it, depends on the ratio of stragglers."""
-    return spec.startswith("mixture") or not is_named(spec)  # one of your own may take it
+    return spec == "mixture" or not is_named(spec)  # one of your own may take it
 
 
 def parse(spec: str, users: int, layers: int, ratio: float) -> DepthDistribution:
@@ -193,8 +182,8 @@ def parse(spec: str, users: int, layers: int, ratio: float) -> DepthDistribution
         raise SalfError(
             f"cannot read the numbers in {spec!r}: separate them with commas."
         ) from None
-    if kind == "mixture":
-        return Mixture(users, layers, ratio, numbers)
+    if spec == "mixture":
+        return Mixture(users, layers, ratio)
     if spec == "uniform":
         return Uniform(users, layers)
     if kind == "fixed" and numbers:
