@@ -194,6 +194,9 @@ if __name__ == "__main__":
             world["deadline"] = "2s"
         check("linear", method=name, momentum=0.0, local_steps=2, **world)
         print(f"method {name}")
+    for stage in ({"robust": "mixed"}, {"compress": "qsgd:4"}, {"compress": "topk:0.1"}):
+        losses, found = (trained(device, "linear", **stage)[0] for device in ("cpu", "pretend"))
+        torch.testing.assert_close(torch.tensor(found), torch.tensor(losses), msg=str(stage))
     found = trained("pretend", "linear", loss=looks, engine="fused")[2]
     assert all(len(of_round) > 1 for of_round in found), found
     print("a loss that looks is seen")

@@ -252,7 +252,7 @@ def test_batches_that_users_chose_are_recorded_and_replayed(tmp_path, monkeypatc
 
 @pytest.mark.parametrize("rule", ["mixed", "median"])
 def test_robust_rules_replay_to_the_same_model(tmp_path, rule):
-    rows = replayed(SMALL.changed(robust=rule, users=6), tmp_path, distance=1e-3)
+    rows = replayed(SMALL.changed(robust=rule, users=6), tmp_path, distance=1e-6)
     assert any(0 < row.reached[0] < 3 for row in rows)  # and layer 1 had to wait
 
 

@@ -95,9 +95,9 @@ def products(parts: Sequence[Tensor], users: int) -> tuple[Ints, Floats, Floats]
     inner, squares = np.zeros((len(judges), users)), np.zeros(users)
     for values in parts:
         for some in torch.split(values, max(1, CELLS // users), dim=1):
-            exact = some.double()
-            inner += (exact[judges] @ exact.T).cpu().numpy()
-            squares += exact.square().sum(1).cpu().numpy()
+            exact = some.cpu().double()
+            inner += (exact[judges] @ exact.T).numpy()
+            squares += exact.square().sum(1).numpy()
     return judges, inner, squares
 
 
