@@ -16,10 +16,12 @@ from salf.common.bars import Bar, console
 from salf.common.errors import SalfError, TrainingDiverged
 from salf.common.files import csv_of, json_text, write_whole
 from salf.common.notebook import frame
+from salf.common.pictures import svg
 from salf.data import DataSet, are_of_users
 from salf.methods import Method, asks, named
 from salf.methods import method as make_method
 from salf.problem import Problem
+from salf.report.charts import curves
 from salf.report.comparison import print_tables, write_report
 from salf.report.tables import printed
 from salf.runs.compare import CASES, RUNS, Case, Comparison, check_options, check_target, options_of
@@ -55,7 +57,7 @@ class Compared(Comparison):
         return printed(lambda console: print_tables(self, console))
 
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(str(self))}</pre>"
+        return f"{svg(curves(self)) if self.results else ''}<pre>{escape(str(self))}</pre>"
 
     def save(self, folder: Path | str, command: Sequence[str] = ()) -> list[Path]:
         """Write results.csv, a picture and the page report.html into a folder."""

@@ -154,6 +154,7 @@ def test_settings_given_as_lists_are_all_combined_and_are_columns(tiny, tmp_path
     assert result.summary["test_accuracy"] == alone.summary["test_accuracy"]
     assert "lr  momentum" in str(found)
     assert "momentum" in found._repr_html_()
+    assert found._repr_html_().startswith("<svg")
 
 
 def test_a_list_of_one_value_is_no_column(tiny, no_processes):

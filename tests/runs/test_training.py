@@ -220,4 +220,5 @@ def test_a_history_is_a_data_frame_a_chart_and_a_table_in_a_notebook(tiny):
         history.plot("f1")
     html = history._repr_html_()
     assert "<th>test accuracy</th>" in html
+    assert html.startswith("<svg")
     assert f"{history.test_accuracy:.4f}" in html

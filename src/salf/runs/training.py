@@ -149,7 +149,7 @@ class History:
         found = {name: f"{each:.4f}" for name, each in numbers.items() if each is not None}
         found = {"rounds": str(len(self.rows)), **found, "engine": self.engine}
         cells = (f"<tr><th>{escape(name)}</th><td>{found[name]}</td></tr>" for name in found)
-        return f"<table>{''.join(cells)}</table>"
+        return f"{self.plot() if self.curve else ''}<table>{''.join(cells)}</table>"
 
 
 @dataclass
