@@ -7,6 +7,7 @@ simulation that is stopped after any round and set up again continues exactly as
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from math import isfinite
 from typing import Any
 
@@ -17,13 +18,13 @@ from torch import Tensor, nn
 from salf.common.errors import SalfError, TrainingDiverged
 from salf.core.aggregate import UserId
 from salf.core.arrivals import Arrivals, Floats, Ints
-from salf.core.draws import Draws, Keyed
+from salf.core.draws import Keyed
 from salf.core.rows import Row, timed
 from salf.core.server import SGD, Optimiser, Schedule, Server
 from salf.data.sampling import ONE_STEP, Batches, Cohort, LocalWork
 from salf.engines import Engine, LocalSteps, RoundResult
 from salf.engines import engine as make_engine
-from salf.engines.base import Rows
+from salf.engines.base import RowsOf
 from salf.engines.dropout import seed_torch
 from salf.methods import Method, RoundPlan
 from salf.problem import Problem
@@ -94,9 +95,13 @@ class Simulation:
         self.server = Server(engine.weights, recipe.lr, optimiser, local.rate)
         self.t = 0  # rounds done
         self.pipeline = Pipeline(self.stages, method, engine.layers, engine.weights, seed)
-        self._classes = 0
-        if self.stages.attackers is not None and problem.example is not None:
-            self._classes = engine.predict(problem.example[:2]).shape[1]
+        # No method of this object: then the engine, and so its workers, would outlive it.
+        self._rows: RowsOf = self.batches.of_round
+        attackers = self.stages.attackers
+        if attackers is not None and attackers.attack.kind in POISONS:
+            example = problem.example
+            classes = 0 if example is None else engine.predict(example[:2]).shape[1]
+            self._rows = partial(PoisonedRows, self.batches.of_round, attackers, classes)
         if recipe.engine == "auto":
             engine.rows_of = self._rows
         keeps = (self.pipeline.states or self.pipeline.recall) is not None
@@ -192,13 +197,6 @@ class Simulation:
         self.old = {given: weights for given, weights in self.old.items() if given in in_use}
         self.memory, self.t = memory, t
         return Row(t, result.loss, result.reached, **timed(arrived, computing))
-
-    def _rows(self, draws: Draws, users: Ints) -> Rows:
-        """The mini-batches of a round, as attackers change them."""
-        rows, attackers = self.batches.of_round(draws, users), self.stages.attackers
-        if attackers is None or attackers.attack.kind not in POISONS:
-            return rows
-        return PoisonedRows(rows, attackers, self._classes)
 
     def _plan(self, t: int, arrived: Arrivals, unreached: Floats) -> RoundPlan:
         """The round's plan, the last one again if the arrivals are: small models feel it."""

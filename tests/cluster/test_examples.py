@@ -63,7 +63,9 @@ def test_the_slurm_script_runs_a_study_on_two_nodes_with_networks_of_their_own(n
     for name, script in stand_ins.items():
         (tmp_path / name).write_text(script)
         (tmp_path / name).chmod(0o755)
-    environment = os.environ | {
+    # Not what other tests of this process have set for a Ray of their own.
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment = kept | {
         "PATH": f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}",
         "SLURM_JOB_NUM_NODES": "2",
         "SLURM_JOB_NODELIST": "node[1-2]",

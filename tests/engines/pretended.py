@@ -1,4 +1,4 @@
-"""A device `pretend` beside the processor, run by test_devices.py in a process of its own.
+"""A device `pretend` beside the processor, run by test_accelerators.py in a process of its own.
 
 PyTorch dispatches to it as to an accelerator: what is on it has no memory that the host can read,
 tensors of two devices do not mix, and like Apple's it has no float64. Its kernels are those of the

@@ -157,8 +157,11 @@ def test_a_federation_with_slow_killed_hanging_and_lying_users_trains_on_what_is
         link = ray.RayLink()
         while link.users() != USERS.keys():
             time.sleep(0.05)
-        hostile = ray.ray.remote(Hostile).options(num_cpus=0)
-        bad = [hostile.options(name=n).remote(tmp_path / "ran") for n in ("bad", "user-²\n\x1b[0m")]
+        hostile = ray.ray.remote(Hostile)
+        bad = [
+            hostile.options(num_cpus=0, name=name).remote(tmp_path / "ran")
+            for name in ("bad", "user-²\n\x1b[0m")
+        ]
         rounds = Rounds(server, link, deadline=0.2, grace=Grace(0.5))
 
         give_up = time.monotonic() + 300  # a busy machine is no failure

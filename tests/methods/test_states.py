@@ -189,7 +189,7 @@ def test_feddyn_refuses_what_is_not_plain_sgd():
 
 
 def test_a_robust_rule_does_not_protect_what_a_server_sums():
-    with pytest.raises(SalfError, match="which a robust rule does not protect"):
+    with pytest.raises(SalfError, match="keeps a sum over all users, which it cannot protect"):
         LiveServer(Problem.of(model()), ETA, ServerSettings("scaffold", robust="median"))
 
 

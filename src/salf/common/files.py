@@ -88,7 +88,8 @@ def csv_text(lines: Iterable[Iterable[Any]]) -> str:
 
 def csv_of(records: Sequence[Mapping[str, Any]]) -> str:
     """Records as CSV, with a column for each key."""
-    columns = dict.fromkeys(key for record in records for key in record)
+    if not (columns := dict.fromkeys(key for record in records for key in record)):
+        return ""
     return csv_text([columns, *([record.get(key) for key in columns] for record in records)])
 
 

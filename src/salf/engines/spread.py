@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from salf.common.errors import SalfError, portable
+from salf.common.process import uninterrupted
 from salf.core.aggregate import Held, LayerwiseAggregate
 from salf.core.arrivals import Ints
 from salf.core.rules import State
@@ -108,7 +109,8 @@ class Crew:
                     else:
                         aggregate.add_sum(sums, None, reached, c.sum(axis=1), network.held)
         except BaseException:  # workers are in the middle of something
-            self.end()
+            with uninterrupted():  # by a second Ctrl-C
+                self.end()
             raise
         self._due |= perf_counter() - start > WORTH
         return total

@@ -164,9 +164,9 @@ class Attackers:
 class PoisonedRows:
     """The rows of a round, those of attackers changed."""
 
-    def __init__(self, rows: Any, attackers: Attackers, classes: int) -> None:
-        self._rows, self._attackers, self._classes = rows, attackers, classes
-        self.sizes = rows.sizes
+    def __init__(self, rows_of: Any, attackers: Attackers, classes: int, *asked: Any) -> None:
+        self._rows, self._attackers, self._classes = rows_of(*asked), attackers, classes
+        self.sizes = self._rows.sizes
 
     def __call__(self, users: Ints, step: int = 1) -> tuple[Tensor, Tensor]:
         inputs, labels = (each.clone() for each in self._rows(users, step))
