@@ -17,7 +17,6 @@ from salf.common.registry import importing_nothing
 from salf.core import rows as records
 from salf.core.arrivals import Ints
 from salf.core.rows import Row
-from salf.data.sampling import Batches
 from salf.live.users import user_name
 from salf.runs.federation import Given, from_config
 from salf.runs.folder import CONFIG, MODEL, ROUNDS
@@ -73,7 +72,8 @@ def _replay(folder: Path, on_round: OnRound | None) -> Replay:
             sizes = np.full(config.users, config.batch_size)
             for name, own in row.rows.items():
                 sizes[numbers[name]] = own
-            simulation.batches = Batches(simulation.data, sizes)
+            simulation.batches.batch_size = sizes
+            simulation.engine.rows_of = None  # worker processes would not know of it
 
     def after(row: Row, model: nn.Module) -> None:
         if row.round < len(rows):
