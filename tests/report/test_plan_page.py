@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from salf.core.rows import Row
-from salf.report.plan import page, table, verdict, why
+from salf.report.plan import described, page, table, verdict, why
 from salf.runs.config import Config
 from salf.runs.plan import ADEL, Asked, Planned, Regime
 from salf.runs.search import Candidate, Race
@@ -42,6 +42,8 @@ def test_the_verdict_comes_first_and_a_tie_is_called_one(planned):
         "Run SALF with 4 local steps, deadline 500 ms, equal-time batches, fp16, lr 0.1: test "
         "accuracy 0.850 ±"
     )
+    assert f" Next best: {described(DROP)} (+0.000 ±0.229 (tie) of accuracy)." in said
+    assert f" Waiting: {described(WAITING)} (−0.360 ±0.000 of accuracy)." in said
     against = [row[-1] for row in table(planned).rows]
     assert against == ["–", "+0.000 ±0.229 (tie)", "−0.360 ±0.000"]
 

@@ -28,10 +28,11 @@ def doctor() -> None:
 def _machine() -> Iterator[Check]:
     import torch
 
+    from salf.runs.run import cores
+
     yield "machine", "Python", f"{platform.python_version()}, {platform.platform()}", ""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    yield "machine", "cores", f"{cores} of {os.cpu_count()}", ""
-    advice = f"set OMP_NUM_THREADS={cores}" if torch.get_num_threads() > (cores or 1) else ""
+    yield "machine", "cores", f"{cores()} of {os.cpu_count()}", ""
+    advice = f"set OMP_NUM_THREADS={cores()}" if torch.get_num_threads() > cores() else ""
     yield "machine", "threads of torch", str(torch.get_num_threads()), advice
 
 

@@ -186,10 +186,15 @@ class Changing(LayerwiseAggregate):
         assert user is not None
         self._inner.add(self._changed(update, weights, user), weights, held=held, user=user)
 
+    def end(self) -> None:
+        """Every user's update has come; what was held back is added now."""
+
     def total(self, weights: PerLayer, divisor: PerLayer | None = None) -> Step:
+        self.end()
         return self._inner.total(weights, divisor)
 
     def average(self) -> Step:
+        self.end()
         return self._inner.average()
 
 

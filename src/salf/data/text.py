@@ -6,7 +6,6 @@ from numpy.typing import NDArray
 from salf.common.errors import SalfError
 from salf.data.samples import Samples, every, samples_of
 
-CHARACTERS = 96  # a line break and the printable ones of ASCII
 LENGTH = 80  # of a sample, as in LEAF
 FEWEST = 5  # samples of a speaker who is a user; every fifth one is for testing
 

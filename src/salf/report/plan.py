@@ -24,17 +24,30 @@ _COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#
 
 def print_plan(planned: Planned, console: Console) -> None:
     """Print the answer, the reason and the finalists."""
-    tell(console, verdict(planned), why(planned), "", table(planned), "", note(planned))
+    tell(
+        console,
+        verdict(planned),
+        why(planned),
+        "",
+        table(planned),
+        "",
+        note(planned),
+    )
 
 
 def verdict(planned: Planned) -> str:
-    """What to run, and what to expect of it."""
+    """What to run, what to expect of it, and what others would cost."""
     best, seconds = planned.best, planned.config.seconds
     said = f"Run {described(best)}: "
     if planned.target is not None and None not in planned.times(best):
         said += f"{planned.target:.3f} on held-out data after {_times(planned, best)} s, "
     said += f"test accuracy {_tested(planned, best)} after {seconds:,.4g} s "
-    return f"{said}({over_seeds(len(planned.seeds))})."
+    said += f"({over_seeds(len(planned.seeds))})."
+    unit = "of accuracy" if planned.asked.target is None else "s"
+    for what, other in {"Next best": planned.next_best, "Waiting": planned.waiting}.items():
+        if other not in (None, best):
+            said += f" {what}: {described(other)} ({_cost(planned, other)} {unit})."
+    return said
 
 
 def why(planned: Planned) -> str:
@@ -63,13 +76,9 @@ def note(planned: Planned) -> str:
 
 def table(planned: Planned) -> Table:
     """A row for each finalist, the best first."""
-    rows = []
-    for each in planned.finalists:
-        more = _more(planned, each)
-        against = NONE if more is None or each == planned.best else _signed(planned, more)
-        tested = _tested(planned, each)
-        cells = [described(each), f"{planned.rounds(each):.0f}", tested, _times(planned, each)]
-        rows.append([*cells, against])
+    rounds = {each: f"{planned.rounds(each):.0f}" for each in planned.finalists}
+    told = (_tested, _times, _cost)
+    rows = [[described(e), n, *(cell(planned, e) for cell in told)] for e, n in rounds.items()]
     return Table(COLUMNS, rows)
 
 
@@ -141,16 +150,13 @@ def _seconds(found: Interval) -> str:
     return f"{number(found.mean)}{half}".replace("-", "−")
 
 
-def _signed(planned: Planned, more: Interval) -> str:
-    """What a finalist has more than the choice: seconds, or accuracy."""
-    if planned.asked.target is None:
-        return more.signed() + TIE * tied(more)
-    return "+" * (more.mean >= 0) + _seconds(more) + TIE * tied(more)
-
-
-def _more(planned: Planned, other: Candidate) -> Interval | None:
-    """Another finalist less the choice: seconds to the target, or else accuracy, by seed."""
+def _cost(planned: Planned, other: Candidate) -> str:
+    """What a finalist has more than the choice: seconds to the target, or accuracy, by seed."""
     of = planned.accuracies if planned.asked.target is None else planned.times
     both = zip(of(other), of(planned.best), strict=True)
     apart = [theirs - ours for theirs, ours in both if theirs is not None and ours is not None]
-    return interval(apart) if apart else None
+    if not apart or other == planned.best:
+        return NONE
+    more = interval(apart)
+    told = "+" * (more.mean >= 0) + _seconds(more) if planned.asked.target else more.signed()
+    return told + TIE * tied(more)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from salf.common.errors import SalfError, unknown
-from salf.core.aggregate import Changing, Held, LayerwiseAggregate, PerLayer, Step, UserId
+from salf.core.aggregate import Changing, Held, LayerwiseAggregate, PerLayer, UserId
 from salf.core.arrivals import Arrivals, Ints
 from salf.core.draws import Keyed, Purpose
 from salf.core.layers import Layers
@@ -95,10 +95,8 @@ class Attack:
             z *= _largest(honest, -deviation, together=self.kind == "min-sum")
         return mean - z * deviation
 
-    # Poisons: attackers change their data, and send honest gradients on these.
-
     def rows(self, inputs: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-        """An attacker's rows: with class y called C - 1 - y, or half with trigger and label 0."""
+        """A poisoner's rows: with class y called C - 1 - y, or half with trigger and label 0."""
         if self.kind == "label-flip":
             return inputs, classes - 1 - labels
         half = torch.arange(len(labels), device=labels.device) % 2 == 0
@@ -213,15 +211,7 @@ class Attacked(Changing):
             self._honest.append(dict(update))
             super().add(update, weights, held, user)
 
-    def total(self, weights: PerLayer, divisor: PerLayer | None = None) -> Step:
-        self._attack()
-        return super().total(weights, divisor)
-
-    def average(self) -> Step:
-        self._attack()
-        return super().average()
-
-    def _attack(self) -> None:
+    def end(self) -> None:
         """Send what was held back."""
         waiting, self._waiting = self._waiting, []
         attack, votes = self._attackers.attack, self._votes

@@ -32,7 +32,7 @@ from salf.stages.attacks import Attacked, Attackers
 from salf.stages.compressed import Residuals
 from salf.stages.participation import Participation, Users
 from salf.stages.recall import Recall, Remembering, StandIns
-from salf.stages.robust import Robust, Voting
+from salf.stages.robust import USERS, Robust, Voting
 from salf.stages.states import States
 
 
@@ -102,7 +102,7 @@ class Pipeline:
             self.residuals = Residuals(compression, layers, seed)
         attack = stages.attackers.attack.kind if stages.attackers else ""
         self.known = [  # by attackers of their own updates
-            Recall(layers, weights, Recalled(0.0, None, 1000), 10)
+            Recall(layers, weights, Recalled(0.0, None, USERS), 10)
             for _ in range(2 * (attack == "alie-own"))
         ]
         kept = ("participation", "recall", "residuals", "states")
